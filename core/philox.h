@@ -1,0 +1,27 @@
+// Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): randomness by address.
+// A value depends on (seed, purpose, id, sample, step, element) and on nothing else: not on layout, order or thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace mmt {
+
+/// 64-bit mix of the run's seed, a purpose ("init", "order", "dropout", ...) and a tensor or layer id.
+std::uint64_t random_key(std::uint64_t seed, std::string_view purpose, std::string_view id);
+std::uint64_t hash64(std::string_view text);
+std::uint64_t hash64(std::uint64_t a, std::uint64_t b);
+
+/// Four 32-bit values of the block that holds element `block * 4`. Counter = sample (48 bits), step (32), block (48).
+std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t sample, std::uint32_t step, std::uint64_t block);
+
+/// One element's value: bits, uniform in (0, 1), standard normal (Box-Muller on the element's pair of the block).
+std::uint32_t random_bits(std::uint64_t key, std::uint64_t sample, std::uint32_t step, std::uint64_t element);
+double random_uniform(std::uint64_t key, std::uint64_t sample, std::uint32_t step, std::uint64_t element);
+double random_normal(std::uint64_t key, std::uint64_t sample, std::uint32_t step, std::uint64_t element);
+
+/// Place of item `index` in a random permutation of [0, count): a keyed bijection computed without the whole list.
+std::uint64_t permuted(std::uint64_t key, std::uint64_t index, std::uint64_t count);
+
+}  // namespace mmt
