@@ -1,0 +1,44 @@
+#include "kernels/backend.h"
+
+#include "core/error.h"
+
+#include <array>
+
+namespace mmt {
+namespace {
+
+KernelTable make_reference() {
+  KernelTable t;
+  t.name = "reference";
+  return t;
+}
+
+KernelTable make_cpu(Isa level) {
+  KernelTable t;
+  t.name = name_of(level).data();
+  return t;
+}
+
+}  // namespace
+
+const KernelTable& reference_kernels() {
+  static const KernelTable table = make_reference();
+  return table;
+}
+
+const KernelTable& cpu_kernels(Isa level) {
+  static const std::array<KernelTable, kIsas.size()> tables = {make_cpu(kIsas[0]), make_cpu(kIsas[1]),
+                                                               make_cpu(kIsas[2])};
+  MMT_CHECK(isa_available(level), "kernels of level {} in a process that runs {}", name_of(level), name_of(cpu_isa()));
+  return tables[static_cast<std::size_t>(level)];
+}
+
+const KernelTable& cpu_kernels() {
+  static const KernelTable& table = cpu_kernels(cpu_isa().level);
+  return table;
+}
+
+Stream cpu_stream() { return {.device = {}, .kernels = &cpu_kernels(), .handle = nullptr}; }
+Stream reference_stream() { return {.device = {}, .kernels = &reference_kernels(), .handle = nullptr}; }
+
+}  // namespace mmt

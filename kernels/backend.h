@@ -1,0 +1,24 @@
+// A backend is a table of plain functions, one struct of function pointers per op header. A Stream names the table that
+// runs its ops; the functions of namespace mmt::ops check their arguments and call through it.
+#pragma once
+
+#include "core/stream.h"
+#include "kernels/cpu/isa.h"
+
+namespace mmt {
+
+struct KernelTable {
+  const char* name = "";
+};
+
+/// Scalar code with double accumulation for f32, bf16 and f64: the oracle, and what f64 gradient checks run on.
+const KernelTable& reference_kernels();
+/// The fast CPU backend: f32 and bf16 at the process's instruction set (cpu_isa); f64 goes through the reference.
+const KernelTable& cpu_kernels();
+/// The same at a lower level, for tests that compare levels; throws std::logic_error when it is not available.
+const KernelTable& cpu_kernels(Isa level);
+
+Stream cpu_stream();
+Stream reference_stream();
+
+}  // namespace mmt
