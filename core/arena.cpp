@@ -113,7 +113,8 @@ Tensor Arena::take(DType dtype, std::initializer_list<std::int64_t> shape) {
 
 void Arena::release_to(std::size_t mark) {
   MMT_CHECK(mark <= used_, "arena {}: release to {} but only {} bytes are used", name_, mark, used_);
-  if (buffer_.device().kind == DeviceKind::cpu && mark < used_) poison(static_cast<char*>(buffer_.data()) + mark, used_ - mark);
+  if (buffer_.device().kind == DeviceKind::cpu && mark < used_)
+    poison(static_cast<char*>(buffer_.data()) + mark, used_ - mark);
   used_ = mark;
 }
 

@@ -22,8 +22,8 @@ class MemoryProvider {
 /// 64-byte aligned; pieces of 4 MiB and more are 2 MiB aligned, huge-page advised and pre-faulted.
 MemoryProvider& heap_memory();
 
-/// Fills fresh and released memory with signalling NaN patterns (0xFF bytes: NaN in every float type). On in every test,
-/// off in `train`. Applies to host memory.
+/// Fills fresh and released memory with signalling NaN patterns (0xFF bytes: NaN in every float type). On in every
+/// test, off in `train`. Applies to host memory.
 void set_poisoning(bool on);
 bool poisoning();
 void poison(void* memory, std::size_t bytes);

@@ -5,10 +5,10 @@
 namespace mmt {
 
 std::string_view name_of(DataFault fault) {
-  constexpr std::string_view names[] = {
-      "missing_file",    "not_an_image",   "corrupt_image", "image_too_large",   "not_audio", "corrupt_audio", "non_finite_audio",
-      "audio_too_short", "audio_too_long", "audio_rate",    "placeholder_count", "too_long",  "no_labels",     "bad_record",
-      "unsafe_path"};
+  constexpr std::string_view names[] = {"missing_file",   "not_an_image",  "corrupt_image",     "image_too_large",
+                                        "not_audio",      "corrupt_audio", "non_finite_audio",  "audio_too_short",
+                                        "audio_too_long", "audio_rate",    "placeholder_count", "too_long",
+                                        "no_labels",      "bad_record",    "unsafe_path"};
   return names[static_cast<int>(fault)];
 }
 
@@ -19,7 +19,9 @@ void throw_check_failed(const char* file, int line, const char* condition, const
   throw std::logic_error(fmt::format("{}:{}: check failed: {}: {}", file, line, condition, values));
 }
 
-void throw_not_float(DType dtype) { throw std::logic_error(fmt::format("{} is not a floating-point type", name_of(dtype))); }
+void throw_not_float(DType dtype) {
+  throw std::logic_error(fmt::format("{} is not a floating-point type", name_of(dtype)));
+}
 
 std::optional<DType> parse_dtype(std::string_view name) {
   for (const DType d : {DType::f32, DType::bf16, DType::f64, DType::i32, DType::i64, DType::u64, DType::u8}) {

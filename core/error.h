@@ -28,8 +28,21 @@ class ConfigError : public Error {
 
 /// Why a sample cannot be used. The values are the rows of the data report and never change their names.
 enum class DataFault : std::uint8_t {
-  missing_file, not_an_image, corrupt_image, image_too_large, not_audio, corrupt_audio, non_finite_audio,
-  audio_too_short, audio_too_long, audio_rate, placeholder_count, too_long, no_labels, bad_record, unsafe_path,
+  missing_file,
+  not_an_image,
+  corrupt_image,
+  image_too_large,
+  not_audio,
+  corrupt_audio,
+  non_finite_audio,
+  audio_too_short,
+  audio_too_long,
+  audio_rate,
+  placeholder_count,
+  too_long,
+  no_labels,
+  bad_record,
+  unsafe_path,
 };
 std::string_view name_of(DataFault fault);
 
@@ -58,8 +71,8 @@ class PeerError : public Error {
 }  // namespace mmt
 
 /// Throws std::logic_error with the place, the condition and the formatted values when `condition` is false.
-#define MMT_CHECK(condition, ...)                                                                  \
-  do {                                                                                             \
-    if (!(condition)) [[unlikely]]                                                                 \
-      ::mmt::throw_check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__));       \
+#define MMT_CHECK(condition, ...)                                                            \
+  do {                                                                                       \
+    if (!(condition)) [[unlikely]]                                                           \
+      ::mmt::throw_check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
   } while (false)

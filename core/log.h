@@ -12,13 +12,23 @@ namespace mmt::log {
 
 enum class Level { debug, info, warning, error };
 
-void set_rank(int rank, int ranks);  ///< for the calling thread
+/// For the calling thread. Threads that never call it (loaders, writers) take the main thread's rank.
+void set_rank(int rank, int ranks);
 void set_level(Level lowest);
-/// Also writes every line of this process to a file (appended; the folder must exist).
+/// Also writes every line of this process, of whichever rank, to a file with the time (appended; the folder must
+/// exist, else mmt::Error). An empty path closes it.
 void open_file(const std::string& path);
-/// Redirects all lines of this process (tests); an empty function restores the streams.
+/// Redirects all lines of this process, of all ranks (tests); an empty function restores the streams. Calls do not
+/// overlap; the function must not log.
 void set_sink(std::function<void(Level, int rank, std::string_view)> sink);
+/// The line that stays below all others on a terminal (a progress bar); replaced by the next one, removed by "".
+/// Does nothing when standard output is no terminal.
+void status(std::string_view text);
+/// Whether people's lines go to a terminal, and whether they may be coloured (NO_COLOR is unset, TERM is not dumb).
+bool on_terminal();
+bool colored();
 
+/// One line; control characters in it (text of data files may end up here) are written as \xNN, line breaks stay.
 void write(Level level, std::string_view text);
 
 template <class... A> void debug(fmt::format_string<A...> text, A&&... args) {

@@ -26,7 +26,8 @@ std::int64_t Tensor::cols() const {
 }
 
 Tensor Tensor::row_range(std::int64_t first, std::int64_t count) const {
-  MMT_CHECK(first >= 0 && count >= 0 && first + count <= rows(), "rows [{}, {}) of {}", first, first + count, describe());
+  MMT_CHECK(first >= 0 && count >= 0 && first + count <= rows(), "rows [{}, {}) of {}", first, first + count,
+            describe());
   Tensor t = *this;
   t.data = static_cast<char*>(data) + first * row_stride * size_of(dtype);
   t.dims[0] = count;
@@ -34,8 +35,8 @@ Tensor Tensor::row_range(std::int64_t first, std::int64_t count) const {
 }
 
 Tensor Tensor::col_range(std::int64_t first, std::int64_t count) const {
-  MMT_CHECK(rank == 2 && first >= 0 && count >= 0 && first + count <= dims[1], "columns [{}, {}) of {}", first, first + count,
-            describe());
+  MMT_CHECK(rank == 2 && first >= 0 && count >= 0 && first + count <= dims[1], "columns [{}, {}) of {}", first,
+            first + count, describe());
   Tensor t = *this;
   t.data = static_cast<char*>(data) + first * size_of(dtype);
   t.dims[1] = count;
@@ -55,12 +56,13 @@ std::string Tensor::describe() const {
 }
 
 void check_shape(const Tensor& t, std::initializer_list<std::int64_t> shape, const char* what) {
-  MMT_CHECK(std::ranges::equal(t.shape(), std::span<const std::int64_t>(shape.begin(), shape.size())), "{} is {}, expected [{}]", what,
-            t.describe(), fmt::join(shape, ","));
+  MMT_CHECK(std::ranges::equal(t.shape(), std::span<const std::int64_t>(shape.begin(), shape.size())),
+            "{} is {}, expected [{}]", what, t.describe(), fmt::join(shape, ","));
 }
 
 void check_same_shape(const Tensor& a, const Tensor& b, const char* what) {
-  MMT_CHECK(a.dtype == b.dtype && std::ranges::equal(a.shape(), b.shape()), "{}: {} and {} differ", what, a.describe(), b.describe());
+  MMT_CHECK(a.dtype == b.dtype && std::ranges::equal(a.shape(), b.shape()), "{}: {} and {} differ", what, a.describe(),
+            b.describe());
 }
 
 }  // namespace mmt

@@ -21,7 +21,8 @@ TEST_CASE("an arena hands out aligned tensors and takes them back in order") {
 
 TEST_CASE("an arena that is too small says so with the numbers") {
   Arena arena("activations", 256);
-  REQUIRE_THROWS_WITH(arena.take(DType::f32, {100}), Catch::Matchers::Contains("arena activations") && Catch::Matchers::Contains("of 256 used"));
+  REQUIRE_THROWS_WITH(arena.take(DType::f32, {100}),
+                      Catch::Matchers::Contains("arena activations") && Catch::Matchers::Contains("of 256 used"));
 }
 
 TEST_CASE("fresh and released memory is poisoned") {
