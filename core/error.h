@@ -43,6 +43,7 @@ enum class DataFault : std::uint8_t {
   no_labels,
   bad_record,
   unsafe_path,
+  unsupported_media,
 };
 std::string_view name_of(DataFault fault);
 
