@@ -2,13 +2,38 @@
 // runs its ops; the functions of namespace mmt::ops check their arguments and call through it.
 #pragma once
 
-#include "core/stream.h"
+#include "kernels/activation.h"
+#include "kernels/adamw.h"
+#include "kernels/conv.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cross_entropy.h"
+#include "kernels/elementwise.h"
+#include "kernels/embedding.h"
+#include "kernels/gather.h"
+#include "kernels/gemm.h"
+#include "kernels/linear.h"
+#include "kernels/norm.h"
+#include "kernels/reduce.h"
+#include "kernels/rotary.h"
+
+#include "core/stream.h"
 
 namespace mmt {
 
 struct KernelTable {
   const char* name = "";
+  GemmTable gemm;
+  LinearTable linear;
+  NormTable norm;
+  ActivationTable activation;
+  RotaryTable rotary;
+  EmbeddingTable embedding;
+  ElementwiseTable elementwise;
+  GatherTable gather;
+  ConvTable conv;
+  CrossEntropyTable cross_entropy;
+  AdamwTable adamw;
+  ReduceTable reduce;
 };
 
 /// Scalar code with double accumulation for f32, bf16 and f64: the oracle, and what f64 gradient checks run on.
