@@ -1,0 +1,296 @@
+// The stage contract: all that a model shows to the runtime, and all that it sees of it.
+//
+// A *stage* is a run of consecutive layers of one module on one rank; a *unit* is one layer of it (embedding with the
+// port writes, one transformer block, head). The runtime walks units: gather weights, compute, reduce, release.
+//
+// A unit is made once, from a UnitPlanner, in which its constructor declares everything that must be known before the
+// run: parameters, ports, saved tensors, scratch, inner collectives, cost. After that a unit is immutable: it owns no
+// tensors, and every call gets what it works on:
+//   forward          fills `out` and what the plan declared as kept or held
+//   backward_input   reads d_out and Saved; writes d_in of the ports that need it, and the stash
+//   backward_weight  reads Saved only (any time after backward_input); writes parameter gradients
+//   recompute        fills kept and held again from the unit's inputs (full recompute)
+// The head of a sink has no d_out: its forward also computes its parameter gradients and what backward_input scatters.
+#pragma once
+
+#include "core/arena.h"
+#include "core/mask/tiles.h"
+#include "core/stream.h"
+#include "core/tensor.h"
+#include "kernels/accumulate.h"
+#include "parallel/comm/communicator.h"
+#include "parallel/plan/cost.h"
+#include "parallel/plan/mesh.h"
+#include "parallel/plan/rows.h"
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace mmt::run {
+
+using plan::Axis;
+
+// ---------------------------------------------------------------------------------------------------------------- plan
+
+/// What the number of rows of a tensor is: a size of the block, or of one of its ports.
+enum class RowCount : std::uint8_t { one, rows, supervised, source, out, port };
+
+/// How long a tensor must live. A tensor that no backward reads is `scratch`, never more (frozen-aware saving).
+enum class Life : std::uint8_t {
+  scratch,  ///< within one call
+  kept,     ///< F (or R) .. BI
+  held,     ///< F (or R) .. BW: inputs of trainable products
+  stash,    ///< BI .. BW: output gradients
+};
+
+using ParamId = int;  ///< within a unit
+using SlotId = int;   ///< within a unit
+
+/// How a fresh parameter starts; values are addressed by (seed, parameter name, global element index).
+struct Init {
+  enum class Kind : std::uint8_t { zeros, ones, normal, uniform, sinusoid } kind = Kind::normal;
+  double scale = 0.02;  ///< standard deviation, or half width of the uniform range
+};
+
+/// Consecutive groups of `size` ranks along an axis; 0 means the whole axis.
+struct AxisGroup {
+  Axis axis = Axis::tp;
+  int size = 0;
+  friend bool operator==(const AxisGroup&, const AxisGroup&) = default;
+};
+
+/// A rank's box of a global tensor.
+struct Box {
+  std::vector<std::int64_t> offset;
+  std::vector<std::int64_t> shape;
+  friend bool operator==(const Box&, const Box&) = default;
+};
+
+/// `module` and `name` together are the canonical name (`eyes.projector` + `linear_1.weight`); patterns are searched in
+/// `<module>/<name>`. Units that declare the same canonical name use one tied parameter: the first in graph order owns
+/// init, optimizer state, norm and checkpoint; every use has an accumulator of its own.
+struct ParamSpec {
+  std::string module;
+  std::string name;
+  std::vector<std::int64_t> shape;  ///< global
+  Box box;                          ///< this rank's part
+  DType dtype = DType::f32;         ///< of the compute copy; the master is f32 (f64 for f64)
+  Init init;
+  bool trainable = true;
+  bool decay = true;  ///< weight decay applies (matrices; not norms and biases)
+  /// Axes over which gradients are partial sums and must be added, besides the data axes (dp, cp), which always are.
+  std::vector<AxisGroup> partial_over;
+  /// Axes over which the parameter is a copy with an already complete gradient.
+  std::vector<AxisGroup> replica_over;
+};
+std::string canonical_name(const ParamSpec& spec);  ///< "<module>/<name>"
+
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::f32;
+  RowCount count = RowCount::rows;
+  std::int64_t cols = 0;
+  Life life = Life::kept;
+};
+
+/// One named (rows, cols) tensor that enters or leaves a unit. The caller allocates it and its gradient.
+struct PortPlan {
+  std::string name = "x";
+  std::int64_t cols = 0;
+  DType dtype = DType::f32;
+  RowCount count = RowCount::rows;
+  bool needs_grad = false;         ///< input: backward_input writes d_in. Output: the consumer must return d_out
+  Life keep = Life::scratch;       ///< input: how long the unit reads it (scratch: forward only, kept: BI, held: BW)
+  Life keep_grad = Life::scratch;  ///< output: how long the unit reads d_out (scratch: BI only, stash: BW)
+  /// Input: backward_input adds to d_in, which the caller zeroed or which other readers of the tensor wrote before.
+  bool add_grad = false;
+};
+
+enum class Phase : std::uint8_t { forward, recompute, backward_input, backward_weight };
+inline constexpr int kNumPhases = 4;
+
+/// One collective inside an action: planned once, executed in this order, compared in debug builds.
+struct InnerEvent {
+  enum class Op : std::uint8_t { all_reduce, reduce_scatter, all_gather } op = Op::all_reduce;
+  Axis axis = Axis::tp;
+  plan::Linear bytes;  ///< of the local argument
+};
+
+struct UnitPlan {
+  std::string name;  ///< "llm.layers.3"
+  std::vector<ParamSpec> params;
+  std::vector<PortPlan> inputs;
+  PortPlan output;  ///< cols == 0: a sink
+  std::vector<TensorSpec> tensors;
+  std::array<plan::Linear, kNumPhases> scratch;  ///< bytes taken from Ctx::scratch at most, by phase
+  std::array<std::vector<InnerEvent>, kNumPhases> events;
+  plan::LayerCost cost;
+  int mask = -1;  ///< index into Rows::masks; -1: no attention
+
+  bool has_output() const { return output.cols > 0; }
+  bool trains() const;          ///< any trainable parameter
+  bool needs_backward() const;  ///< trains, or an input needs its gradient
+  /// Bytes of the declared tensors of one life for a block of this size, alignment included.
+  std::int64_t bytes(Life life, const plan::BlockSize& size) const;
+};
+
+/// What a unit's constructor plans with.
+class UnitPlanner {
+ public:
+  /// `trainable` answers for a canonical name "<module>/<name>"; degrees and coord are those of the module's mesh.
+  struct Setting {
+    std::string module;
+    DType dtype = DType::f32;  ///< of activations and compute weights
+    plan::Coord degrees{{1, 1, 1, 1}};
+    plan::Coord coord{};
+    bool sequence_parallel = false;
+    std::function<bool(const std::string&)> trainable = [](const std::string&) { return true; };
+  };
+
+  UnitPlanner(const Setting& setting, std::string unit_name);
+
+  const Setting& setting() const { return setting_; }
+  DType dtype() const { return setting_.dtype; }
+  int tp() const { return setting_.degrees[Axis::tp]; }
+  int tp_rank() const { return setting_.coord[Axis::tp]; }
+
+  /// Sets spec.module (when empty), spec.dtype and spec.trainable from the setting. `box` defaults to the whole tensor.
+  ParamId param(ParamSpec spec);
+  bool trains(ParamId id) const { return plan_.params[static_cast<std::size_t>(id)].trainable; }
+
+  int input(PortPlan port);  ///< returns the port's number
+  void output(PortPlan port);
+  PortPlan& input_port(int number) { return plan_.inputs[static_cast<std::size_t>(number)]; }
+
+  SlotId tensor(std::string name, std::int64_t cols, Life life, RowCount count = RowCount::rows);  ///< compute dtype
+  SlotId tensor(std::string name, DType dtype, std::int64_t cols, Life life, RowCount count = RowCount::rows);
+  /// The longer of two lives of one tensor: scratch < kept < held.
+  void lengthen(SlotId id, Life life);
+
+  void scratch(Phase phase, const plan::Linear& bytes);  ///< keeps the maximum per coefficient
+  void event(Phase phase, InnerEvent event);
+  void cost(const plan::LayerCost& cost);
+  void mask(int index) { plan_.mask = index; }
+
+  UnitPlan take();  ///< checks consistency; the planner is empty afterwards
+
+ private:
+  Setting setting_;
+  UnitPlan plan_;
+};
+
+// ----------------------------------------------------------------------------------------------------------------- run
+
+/// Attention's view of a block: host-side tile runs and the words on the device.
+struct MaskRows {
+  const mask::TilePlan* tiles = nullptr;
+  Tensor query_words, key_words;  ///< u64 (rows)
+  Tensor query_order, key_order;  ///< i32 (rows)
+};
+
+/// The rows of one block on this rank: sizes, ids, positions, masks, and what the loader brought. All device tensors.
+struct Rows {
+  plan::BlockSize size;
+  const plan::RowsPlan* plan = nullptr;  ///< host side: items and samples
+  Tensor ids;                            ///< i32 (rows): token ids; media and padding rows hold -1
+  Tensor positions;                      ///< i32 (rows, n)
+  std::vector<MaskRows> masks;
+  Tensor supervised_rows;        ///< i32 (supervised)
+  Tensor labels;                 ///< i32 (supervised): the id that the row must predict
+  Tensor weights;                ///< f32 (supervised): loss weights of the labels; 0 for a sample that failed to load
+  Tensor source;                 ///< f32 (source, cols): patches or mel frames, encoder blocks
+  Tensor out_rows;               ///< i32 (out): which rows leave
+  std::vector<Tensor> port_dst;  ///< by input port of the stage: i32, the row that each port row goes to
+
+  Tensor loss;       ///< f32 (supervised), written by the head: unweighted loss of each label
+  Tensor predicted;  ///< i32 (supervised), written by the head in evaluation: the arg max
+};
+
+struct GradTarget {
+  Tensor view;  ///< master dtype, the parameter's box
+  ops::Accumulate mode = ops::Accumulate::overwrite;
+};
+
+/// Access to one unit's parameters during a call; the unit cannot tell how they are stored.
+class UnitParameters {
+ public:
+  virtual ~UnitParameters() = default;
+  virtual Tensor weight(ParamId id) = 0;
+  /// The store knows whether the gradient was written since its last reduction; asking counts as writing.
+  virtual GradTarget grad(ParamId id) = 0;
+};
+
+enum class Mode : std::uint8_t { train, eval };
+
+/// Keys and values of earlier rows of a generation, one pair a layer.
+struct KvCache {
+  Tensor keys, values;  ///< (capacity rows, kv_heads * head_dim)
+};
+
+struct Ctx {
+  Stream stream;
+  Rows* rows = nullptr;
+  UnitParameters* params = nullptr;
+  Arena* scratch = nullptr;
+  std::array<comm::Communicator*, plan::kNumAxes> comms{};  ///< by axis; null where the degree is 1
+  Mode mode = Mode::train;
+  double loss_scale = 0.0;  ///< loss weight / W; 0 when W is 0
+  KvCache* cache =
+      nullptr;  ///< generation only: rows' keys and values are written to `cache_rows` and all keys are read there
+  Tensor cache_rows;  ///< i32 (rows)
+  /// Evaluation: called with chunks of logits of consecutive supervised rows, when set.
+  const std::function<void(std::int64_t first, const Tensor& logits)>* logits = nullptr;
+
+  Tensor weight(ParamId id) const { return params->weight(id); }
+  GradTarget grad(ParamId id) const { return params->grad(id); }
+  comm::Communicator& comm(Axis axis) const;
+};
+
+/// A unit's state of one block between calls. It belongs to the slot (stage, block), never to the unit.
+struct Saved {
+  std::vector<Tensor> in;       ///< by input port, as long as the plan keeps it
+  Tensor d_out;                 ///< BI, and BW where the plan keeps it
+  std::vector<Tensor> tensors;  ///< by SlotId; scratch-life ones exist only within a call
+
+  const Tensor& operator[](SlotId id) const { return tensors[static_cast<std::size_t>(id)]; }
+};
+
+/// One layer. Virtual: the seam between models and the runtime.
+class Unit {
+ public:
+  virtual ~Unit() = default;
+  const UnitPlan& plan() const { return plan_; }
+
+  /// `in` by port; `out` undefined for a sink.
+  virtual void forward(Ctx& ctx, std::span<const Tensor> in, const Tensor& out, Saved& saved) const = 0;
+  /// `d_in` by port, undefined where the port needs no gradient.
+  virtual void backward_input(Ctx& ctx, const Tensor& d_out, std::span<const Tensor> d_in, Saved& saved) const = 0;
+  virtual void backward_weight(Ctx& ctx, Saved& saved) const = 0;
+  virtual void recompute(Ctx& ctx, Saved& saved) const = 0;
+
+ protected:
+  UnitPlan plan_;
+};
+
+/// Consecutive units of one module. Unit u > 0 reads the output of unit u - 1 at its port "x"; a port of another name
+/// (or "x" of the first unit) is a port of the stage, filled by an edge.
+struct Stage {
+  std::string module;
+  std::vector<std::unique_ptr<Unit>> units;
+
+  struct Port {
+    std::string name;
+    int unit = 0;
+    int port = 0;
+  };
+  std::vector<Port> ports() const;
+  bool needs_backward() const;
+  bool trains() const;
+};
+
+}  // namespace mmt::run
