@@ -1,0 +1,45 @@
+// The ranks of an mpirun or srun job. No MPI type appears here.
+#pragma once
+
+#include "parallel/comm/communicator.h"
+
+namespace mmt::comm {
+
+struct MpiOptions {
+  double timeout_seconds = 1800;          ///< MMTRAIN_COMM_TIMEOUT overrides it
+  std::size_t staging_bytes = 512 << 10;  ///< per rank and communicator
+  std::size_t outbox_bytes = 4 << 20;     ///< per rank and communicator, see Communicator::reserve_sends
+};
+
+/// Initialises MPI (MPI_THREAD_FUNNELED) and finalises it. One object per process, made before other threads start.
+/// Throws ConfigError when the launcher made N worlds of one rank each (a PMI that this MPI does not speak).
+/// MMTRAIN_NODES=k makes k groups of neighbouring ranks act as nodes that share no memory (tests).
+class MpiWorld {
+ public:
+  MpiWorld(int* argc, char*** argv, const MpiOptions& options = {});
+  ~MpiWorld();
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+
+  Communicator& world();
+  int node() const;  ///< index of this rank's node
+  int num_nodes() const;
+  int ranks_on_node() const;
+  const std::string& host() const;
+  /// For the start-up report: how ranks of a node reduce and send, and, when it is a slow path, why.
+  const std::string& transport() const;
+
+  /// Ends the job from the rank that failed: makes all waits of the other ranks fail, prints the message once
+  /// ("[rank R host] message"), and ends all ranks with the exit code. A rank whose failure is only the echo of
+  /// another one's (PeerError after an abort) prints nothing and gives that one the time to end the job.
+  [[noreturn]] void fail(int exit_code, std::string_view message, bool echo) noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// True when this process was started by mpirun, srun or a like launcher as one of several.
+bool launched_as_one_of_many();
+
+}  // namespace mmt::comm
