@@ -1,0 +1,41 @@
+// What stands between a media file and an encoder: how many rows a file takes (from its header), and the rows
+// themselves. One value per encoder module of the config; the index calls `measure`, the loader calls `load`.
+#pragma once
+
+#include "core/data/record.h"
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace mmt::data {
+
+/// The sizes of one item, in the units of the encoder that takes it.
+struct ItemShape {
+  std::int32_t rows = 0;        ///< output rows of the encoder = LLM rows that the item takes
+  std::int32_t inner_rows = 0;  ///< rows inside the encoder (patches and class token; frames after the stem)
+  std::int32_t input_rows = 0;  ///< rows of the buffer that `load` fills (patches; mel frames)
+  std::int32_t input_cols = 0;  ///< values a row (channels x patch x patch; mel bins)
+  /// Pictures: frames, height, width in patches. Sound: first sample of the chunk, valid frames, valid inner rows.
+  std::array<std::int32_t, 3> grid{};
+  bool operator==(const ItemShape&) const = default;
+};
+
+struct EncoderInput {
+  std::string module;  ///< the config's name
+  Modality modality = Modality::image;
+  std::int32_t max_rows = 0;  ///< cap on inner_rows of one item (its block's cap); 0: none
+  std::uint64_t key = 0;      ///< hash of everything that changes the measures (part of the index key)
+  /// The items that a file becomes (one; several when a long clip is cut into chunks). Reads headers, decodes only
+  /// where the length needs it. Throws DataError. Thread-safe.
+  std::function<std::vector<ItemShape>(const std::filesystem::path&)> measure;
+  /// Decodes item `part` of the file into `out`, (input_rows, input_cols) row-major. Throws DataError, also when the
+  /// file no longer has that shape. Thread-safe.
+  std::function<void(const std::filesystem::path&, const ItemShape&, int part, std::span<float> out)> load;
+};
+
+}  // namespace mmt::data
