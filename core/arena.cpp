@@ -1,7 +1,10 @@
 #include "core/arena.h"
 
+#include "core/log.h"
+
 #include <sys/mman.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -12,12 +15,39 @@ namespace {
 
 constexpr std::size_t kAlign = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kMaxBytes = std::size_t{1} << 50;  // beyond any address space
 constexpr std::size_t kHugeFrom = std::size_t{4} << 20;
+
+// A guard zone: a run of kGuardByte, the record of the tensor before it, another run. Writes behind the tensor and
+// before the next one hit a run first. The record lies in the zone, so that taking a tensor allocates nothing.
 constexpr unsigned char kGuardByte = 0xA5;
+constexpr std::size_t kGuardRun = 32;
+
+struct GuardRecord {
+  std::uint64_t start = 0;  // offset of the tensor in the arena
+  std::uint64_t bytes = 0;
+  std::array<std::int64_t, Tensor::kMaxRank> dims{};
+  std::int32_t rank = 0;
+  std::int32_t dtype = 0;
+  std::uint64_t seal = 0;
+
+  std::uint64_t expected_seal() const {
+    std::uint64_t h = 0x6d6d745f61726e61ull;
+    for (const std::uint64_t v :
+         {start, bytes, static_cast<std::uint64_t>(dims[0]), static_cast<std::uint64_t>(dims[1]),
+          static_cast<std::uint64_t>(dims[2]), static_cast<std::uint64_t>(dims[3]), static_cast<std::uint64_t>(rank),
+          static_cast<std::uint64_t>(dtype)}) {
+      h = (h ^ v) * 0x100000001b3ull;
+    }
+    return h;
+  }
+};
+static_assert(sizeof(GuardRecord) == 64);
+
 #ifdef NDEBUG
 constexpr std::size_t kGuardBytes = 0;
 #else
-constexpr std::size_t kGuardBytes = 64;
+constexpr std::size_t kGuardBytes = 2 * kGuardRun + sizeof(GuardRecord);
 #endif
 
 std::atomic<bool> poisoning_on{false};
@@ -29,8 +59,8 @@ class HeapMemory final : public MemoryProvider {
   void* allocate(std::size_t bytes) override {
     const bool huge = bytes >= kHugeFrom;
     const std::size_t align = huge ? kHugePage : kAlign;
-    void* memory = std::aligned_alloc(align, round_up(bytes, align));
-    if (memory == nullptr) throw std::bad_alloc();
+    void* memory = bytes > kMaxBytes ? nullptr : std::aligned_alloc(align, round_up(bytes, align));
+    if (memory == nullptr) throw OutOfMemoryError(fmt::format("out of host memory: {} bytes asked for", bytes));
     if (huge) {
       ::madvise(memory, round_up(bytes, align), MADV_HUGEPAGE);
       for (std::size_t at = 0; at < bytes; at += 4096) static_cast<volatile char*>(memory)[at] = 0;
@@ -42,9 +72,8 @@ class HeapMemory final : public MemoryProvider {
 };
 
 std::size_t bytes_of(DType dtype, std::span<const std::int64_t> shape) {
-  std::size_t n = static_cast<std::size_t>(size_of(dtype));
-  for (const std::int64_t d : shape) n *= static_cast<std::size_t>(d);
-  return n;
+  // A Tensor without memory checks the rank, the signs and the overflow of the product.
+  return static_cast<std::size_t>(Tensor(nullptr, dtype, shape).bytes());
 }
 
 }  // namespace
@@ -97,25 +126,81 @@ std::size_t Arena::footprint(std::size_t bytes) { return round_up(bytes, kAlign)
 Tensor Arena::take(DType dtype, std::span<const std::int64_t> shape) {
   const std::size_t bytes = bytes_of(dtype, shape);
   const std::size_t need = footprint(bytes);
-  MMT_CHECK(used_ + need <= capacity(), "arena {}: {} bytes asked for, {} of {} used", name_, need, used_, capacity());
+  MMT_CHECK(need <= capacity() - used_, "arena {}: {} bytes asked for, {} of {} used", name_, need, used_, capacity());
   char* memory = static_cast<char*>(buffer_.data()) + used_;
   used_ += need;
   if (used_ > peak_) peak_ = used_;
-  if constexpr (kGuardBytes > 0) {
-    if (buffer_.device().kind == DeviceKind::cpu) std::memset(memory + need - kGuardBytes, kGuardByte, kGuardBytes);
+  const Tensor t(memory, dtype, shape, buffer_.device());
+  if (kGuardBytes > 0 && buffer_.device().kind == DeviceKind::cpu) {
+    std::memset(memory + bytes, kGuardByte, need - bytes);
+    GuardRecord record{.start = used_ - need,
+                       .bytes = bytes,
+                       .dims = t.dims,
+                       .rank = t.rank,
+                       .dtype = static_cast<std::int32_t>(dtype)};
+    record.seal = record.expected_seal();
+    std::memcpy(memory + need - kGuardRun - sizeof record, &record, sizeof record);
   }
-  return Tensor(memory, dtype, shape, buffer_.device());
+  return t;
 }
 
 Tensor Arena::take(DType dtype, std::initializer_list<std::int64_t> shape) {
   return take(dtype, std::span<const std::int64_t>(shape.begin(), shape.size()));
 }
 
+void Arena::check_guards(std::size_t from) const {
+  if (kGuardBytes == 0 || buffer_.device().kind != DeviceKind::cpu) return;
+  const auto* base = static_cast<const unsigned char*>(buffer_.data());
+  for (std::size_t end = used_; end > from;) {
+    GuardRecord record;
+    std::memcpy(&record, base + end - kGuardRun - sizeof record, sizeof record);
+    MMT_CHECK(record.seal == record.expected_seal() && record.start < end,
+              "arena {}: the guard zone that ends at offset {} was overwritten as a whole, by a write beyond the "
+              "tensor before it "
+              "or before the tensor behind it",
+              name_, end);
+    const auto tensor = [&] {
+      const std::span<const std::int64_t> shape(record.dims.data(), static_cast<std::size_t>(record.rank));
+      return Tensor(nullptr, static_cast<DType>(record.dtype), shape).describe();
+    };
+    const std::size_t behind = record.start + record.bytes;
+    for (std::size_t at = behind; at < end - kGuardRun - sizeof record; ++at) {
+      MMT_CHECK(base[at] == kGuardByte, "arena {}: a write beyond {} at offset {}: {} bytes behind its end", name_,
+                tensor(), record.start, at - behind);
+    }
+    for (std::size_t at = end; at-- > end - kGuardRun;) {
+      MMT_CHECK(base[at] == kGuardByte,
+                "arena {}: a write {} bytes before the tensor at offset {} (behind {} at offset {})", name_, end - at,
+                end, tensor(), record.start);
+    }
+    end = record.start;
+  }
+}
+
+void Arena::drop_to(std::size_t mark) {
+  if (buffer_.device().kind == DeviceKind::cpu && mark < used_) {
+    poison(static_cast<char*>(buffer_.data()) + mark, used_ - mark);
+  }
+  used_ = mark;
+}
+
 void Arena::release_to(std::size_t mark) {
   MMT_CHECK(mark <= used_, "arena {}: release to {} but only {} bytes are used", name_, mark, used_);
-  if (buffer_.device().kind == DeviceKind::cpu && mark < used_)
-    poison(static_cast<char*>(buffer_.data()) + mark, used_ - mark);
-  used_ = mark;
+  check_guards(mark);
+  drop_to(mark);
+}
+
+ArenaScope::~ArenaScope() noexcept(false) {
+  if (std::uncaught_exceptions() == exceptions_) {
+    arena_.release_to(mark_);
+    return;
+  }
+  try {
+    arena_.release_to(mark_);
+  } catch (const std::logic_error& e) {
+    log::error("{}", e.what());
+    arena_.drop_to(mark_);
+  }
 }
 
 }  // namespace mmt

@@ -5,7 +5,7 @@
 #include "core/tensor.h"
 
 #include <cstddef>
-#include <memory>
+#include <exception>
 #include <string>
 
 namespace mmt {
@@ -19,7 +19,8 @@ class MemoryProvider {
   virtual Device device() const = 0;
 };
 
-/// 64-byte aligned; pieces of 4 MiB and more are 2 MiB aligned, huge-page advised and pre-faulted.
+/// Throws OutOfMemoryError. 64-byte aligned; pieces of 4 MiB and more are 2 MiB aligned, huge-page advised and
+/// pre-faulted.
 MemoryProvider& heap_memory();
 
 /// Fills fresh and released memory with signalling NaN patterns (0xFF bytes: NaN in every float type). On in every
@@ -63,7 +64,8 @@ class OwnedTensor {
 };
 
 /// A stack of tensors inside one block of fixed capacity: `take` moves the top up, `release_to` moves it down again.
-/// Nothing is allocated after construction. Debug builds keep a guard zone behind every tensor and check it on release.
+/// Nothing is allocated after construction. Debug builds keep a guard zone behind every tensor of host memory and check
+/// it on release: a write beyond a tensor throws std::logic_error that names the arena, the tensor and the place.
 class Arena {
  public:
   Arena() = default;
@@ -76,13 +78,16 @@ class Arena {
   static std::size_t footprint(std::size_t bytes);
 
   std::size_t mark() const { return used_; }
-  void release_to(std::size_t mark);  ///< Poisons what it gives back.
+  /// Checks the guard zones of what it gives back, then poisons it.
+  void release_to(std::size_t mark);
   std::size_t capacity() const { return buffer_.bytes(); }
   std::size_t peak() const { return peak_; }
   const std::string& name() const { return name_; }
 
  private:
+  friend class ArenaScope;
   void check_guards(std::size_t from) const;
+  void drop_to(std::size_t mark);  ///< release_to without the check
 
   std::string name_;
   Buffer buffer_;
@@ -90,17 +95,19 @@ class Arena {
   std::size_t peak_ = 0;
 };
 
-/// Returns the arena to where it was when the scope was entered.
+/// Returns the arena to where it was when the scope was entered. Throws as release_to does, except while another
+/// exception passes: then a damaged guard zone is logged.
 class ArenaScope {
  public:
-  explicit ArenaScope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}
-  ~ArenaScope() { arena_.release_to(mark_); }
+  explicit ArenaScope(Arena& arena) : arena_(arena), mark_(arena.mark()), exceptions_(std::uncaught_exceptions()) {}
+  ~ArenaScope() noexcept(false);
   ArenaScope(const ArenaScope&) = delete;
   ArenaScope& operator=(const ArenaScope&) = delete;
 
  private:
   Arena& arena_;
   std::size_t mark_;
+  int exceptions_;
 };
 
 }  // namespace mmt

@@ -2,6 +2,7 @@
 //   std::logic_error  a bug of ours (MMT_CHECK throws it, with the values)
 //   ConfigError       the user's YAML, command line or run folder          exit code 2
 //   DataError         a sample or a media file                             exit code 1
+//   OutOfMemoryError  memory of the host or a device is used up             exit code 4
 //   NonFiniteError    loss or gradient is NaN or infinite                  exit code 3
 //   PeerError         another rank failed or does not answer               exit code 5
 #pragma once
@@ -55,6 +56,11 @@ class DataError : public Error {
 
  private:
   DataFault fault_;
+};
+
+class OutOfMemoryError : public Error {
+ public:
+  using Error::Error;
 };
 
 class NonFiniteError : public Error {

@@ -13,6 +13,12 @@ Tensor::Tensor(void* memory, DType type, std::span<const std::int64_t> shape, De
     MMT_CHECK(shape[i] >= 0, "dimension {} is {}", i, shape[i]);
     dims[i] = shape[i];
   }
+  // No product of the dims that are not zero may overflow, so that cols(), numel() and bytes() never do.
+  std::int64_t product = size_of(type);
+  for (const std::int64_t d : shape) {
+    MMT_CHECK(!__builtin_mul_overflow(product, std::max<std::int64_t>(d, 1), &product),
+              "{}[{}] has more than 2^63 bytes", name_of(type), fmt::join(shape, ","));
+  }
   row_stride = cols();
 }
 
@@ -26,8 +32,8 @@ std::int64_t Tensor::cols() const {
 }
 
 Tensor Tensor::row_range(std::int64_t first, std::int64_t count) const {
-  MMT_CHECK(first >= 0 && count >= 0 && first + count <= rows(), "rows [{}, {}) of {}", first, first + count,
-            describe());
+  MMT_CHECK(defined() && first >= 0 && count >= 0 && first <= rows() && count <= rows() - first,
+            "{} rows from {} of {}", count, first, describe());
   Tensor t = *this;
   t.data = static_cast<char*>(data) + first * row_stride * size_of(dtype);
   t.dims[0] = count;
@@ -35,8 +41,8 @@ Tensor Tensor::row_range(std::int64_t first, std::int64_t count) const {
 }
 
 Tensor Tensor::col_range(std::int64_t first, std::int64_t count) const {
-  MMT_CHECK(rank == 2 && first >= 0 && count >= 0 && first + count <= dims[1], "columns [{}, {}) of {}", first,
-            first + count, describe());
+  MMT_CHECK(rank == 2 && first >= 0 && count >= 0 && first <= dims[1] && count <= dims[1] - first,
+            "{} columns from {} of {}", count, first, describe());
   Tensor t = *this;
   t.data = static_cast<char*>(data) + first * size_of(dtype);
   t.dims[1] = count;
