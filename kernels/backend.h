@@ -4,6 +4,7 @@
 
 #include "kernels/activation.h"
 #include "kernels/adamw.h"
+#include "kernels/attention.h"
 #include "kernels/conv.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cross_entropy.h"
@@ -33,6 +34,7 @@ struct KernelTable {
   ConvTable conv;
   CrossEntropyTable cross_entropy;
   AdamwTable adamw;
+  AttentionTable attention;
   ReduceTable reduce;
 };
 
