@@ -1,10 +1,12 @@
 // Program: what one rank does in one step, as data. The same representation is generated, verified, simulated, executed
 // and traced.
 //
-// Text form, one action per word: `2F0` stage 2 forward of block 0, `1BW3` backward weight, `1SEND3@e2` send over edge
+// Text form, one action per word: `2F0` stage 2 forward of block 0, `1W3` backward weight, `1SEND3@e2` send over edge
 // 2 what consumer block 3 reads, `1RECV3@-e2` the transposed transfer (gradients), `2RED:b4` reduce bucket 4,
 // `2TIE:b1`, `0OPT`, `0LOAD0`. A block of the next step is written `1F0+1`.
 #pragma once
+
+#include "parallel/plan/route.h"
 
 #include <cstdint>
 #include <span>
@@ -18,9 +20,9 @@ enum class Kind : std::uint8_t {
   load,             ///< LOAD: hand the loader's media and labels to a block
   forward,          ///< F
   recompute,        ///< R: restore a whole stage's kept state early
-  backward_input,   ///< BI
-  backward_weight,  ///< BW, any time after BI
-  backward,         ///< B: BI and BW unit by unit
+  backward_input,   ///< I
+  backward_weight,  ///< W, any time after I
+  backward,         ///< B: I and W unit by unit
   send,             ///< SEND
   recv,             ///< RECV; within a rank it makes the local copy and there is no SEND
   tie,              ///< TIE: add the gradients of a tied parameter's uses, in use order
@@ -74,6 +76,8 @@ struct StageGraph {
   std::vector<Edge> edges;
   /// By edge id: the producer's blocks that each consumer block reads, ascending.
   std::vector<std::vector<std::vector<int>>> producers_of;
+  /// By edge id and consumer block: which rows go where; decides which ranks exchange a message.
+  std::vector<std::vector<Route>> routes;
   int credits = 2;  ///< buffers per edge and direction
 
   std::vector<int> consumers_of(int edge, int producer_block) const;

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
 namespace mmt::plan {
 
-/// `count` rows from (src_rank, src_block, src_row) to (dst_rank, dst_row) of the route's port buffer.
+/// `count` rows from (src_rank, src_block, src_row) to (dst_rank, dst_row) of the route's port buffer. `src_at` is
+/// their place in the order of all rows that the source's lane sends over this route: what comes back is ordered by it.
 struct RouteSegment {
   std::int32_t src_rank = 0;
   std::int32_t src_block = 0;
@@ -16,6 +18,7 @@ struct RouteSegment {
   std::int32_t dst_rank = 0;
   std::int64_t dst_row = 0;
   std::int64_t count = 0;
+  std::int64_t src_at = 0;
   friend bool operator==(const RouteSegment&, const RouteSegment&) = default;
 };
 
@@ -55,11 +58,19 @@ std::vector<RouteSegment> message(const Route& route, int src_rank, int dst_rank
 std::vector<int> sources_of(const Route& route, int dst_rank);
 std::vector<int> destinations_of(const Route& route, int src_rank);
 
-/// The rows of a message that tp rank `index` of `parts` carries: split evenly, the first ones get the rest.
+/// Rows split evenly over `parts`, the first ones get the rest: [first, first + count) of part `index`.
 struct Share {
   std::int64_t first = 0;
   std::int64_t count = 0;
 };
 Share share_of(std::int64_t rows, int index, int parts);
+
+/// A route between lanes (ranks = each lane's first tp rank) spread over their tp ranks, whose copies of the rows are
+/// equal: destination i of a lane receives share i of its port buffer, source j of a lane sends share j of what the
+/// lane sends. The receivers complete the buffer, and on the way back the senders complete the gradients, by an
+/// all-gather of contiguous shares over tp; nothing is summed over tp. The two functions give the tp ranks of a lane by
+/// its first rank.
+Route spread_over_tp(const Route& lanes, const std::function<std::vector<int>(int)>& producer_group,
+                     const std::function<std::vector<int>(int)>& consumer_group);
 
 }  // namespace mmt::plan

@@ -213,7 +213,7 @@ struct Rows {
 
 struct GradTarget {
   Tensor view;  ///< master dtype, the parameter's box
-  ops::Accumulate mode = ops::Accumulate::overwrite;
+  Accumulate mode = Accumulate::overwrite;
 };
 
 /// Access to one unit's parameters during a call; the unit cannot tell how they are stored.
