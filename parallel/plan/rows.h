@@ -42,7 +42,7 @@ struct RowsPlan {
   std::vector<SamplePlan> samples;      ///< LLM blocks
   std::vector<std::int32_t> positions;  ///< (rows, num_positions): rotary or learned positions
   int num_positions = 1;
-  std::vector<mask::MaskWords> masks;         ///< one per mask that the module's layers name; holds `order`, too
+  std::vector<MaskWords> masks;               ///< one per mask that the module's layers name; holds `order`, too
   std::vector<std::int32_t> supervised_rows;  ///< rows whose output predicts a label, ascending
   std::vector<std::int32_t> out_rows;         ///< rows that leave over the module's edges, in out order
   std::vector<PortRows> ports;

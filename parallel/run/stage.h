@@ -188,7 +188,7 @@ class UnitPlanner {
 
 /// Attention's view of a block: host-side tile runs and the words on the device.
 struct MaskRows {
-  const mask::TilePlan* tiles = nullptr;
+  const TilePlan* tiles = nullptr;
   Tensor query_words, key_words;  ///< u64 (rows)
   Tensor query_order, key_order;  ///< i32 (rows)
 };
