@@ -22,8 +22,8 @@ struct ActivationTable {
 
 namespace ops {
 
-/// y = act(x), elementwise over (rows, cols), row strides allowed. y may be x. Large finite |x| gives x or -0; -inf gives
-/// NaN (-inf * 0), as the formulas do.
+/// y = act(x), elementwise over (rows, cols), row strides allowed. y may be x. Large finite |x| gives x or -0; -inf
+/// gives NaN (-inf * 0), as the formulas do.
 void activation_forward(const Stream& stream, const Tensor& y, const Tensor& x, Activation activation);
 /// dx = dy * act'(x). dx may be dy or x.
 void activation_backward(const Stream& stream, const Tensor& dx, const Tensor& dy, const Tensor& x,

@@ -1,5 +1,7 @@
 #include "kernels/backend.h"
 
+#include "kernels/cpu/tables.h"
+
 #include "core/error.h"
 
 #include <array>
@@ -10,11 +12,23 @@ namespace {
 KernelTable make_reference() {
   KernelTable t;
   t.name = "reference";
+  t.gemm = cpu::reference_gemm();
+  t.linear = cpu::reference_linear();
+  t.norm = cpu::reference_norm();
+  t.activation = cpu::reference_activation();
+  t.rotary = cpu::reference_rotary();
+  t.embedding = cpu::reference_embedding();
+  t.elementwise = cpu::reference_elementwise();
+  t.gather = cpu::reference_gather();
+  t.conv = cpu::reference_conv();
+  t.cross_entropy = cpu::reference_cross_entropy();
+  t.adamw = cpu::reference_adamw();
+  t.reduce = cpu::reference_reduce();
   return t;
 }
 
 KernelTable make_cpu(Isa level) {
-  KernelTable t;
+  KernelTable t = make_reference();
   t.name = name_of(level).data();
   return t;
 }
