@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,7 +43,7 @@ enum class RowCount : std::uint8_t { one, rows, supervised, source, out, port };
 
 /// How long a tensor must live. A tensor that no backward reads is `scratch`, never more (frozen-aware saving).
 enum class Life : std::uint8_t {
-  scratch,  ///< within one call
+  scratch,  ///< within one F or R: the caller takes it for the call, as it does the longer-lived ones
   kept,     ///< F (or R) .. BI
   held,     ///< F (or R) .. BW: inputs of trainable products
   stash,    ///< BI .. BW: output gradients
@@ -97,6 +98,8 @@ struct TensorSpec {
   std::int64_t cols = 0;
   Life life = Life::kept;
 };
+/// What a tensor takes of an arena at most, alignment and guard zone included.
+plan::Linear arena_bytes(DType dtype, RowCount count, std::int64_t cols);
 
 /// One named (rows, cols) tensor that enters or leaves a unit. The caller allocates it and its gradient.
 struct PortPlan {
@@ -128,6 +131,8 @@ struct UnitPlan {
   PortPlan output;  ///< cols == 0: a sink
   std::vector<TensorSpec> tensors;
   std::array<plan::Linear, kNumPhases> scratch;  ///< bytes taken from Ctx::scratch at most, by phase
+  /// What kernels take on top, where only the backend knows: f(stream, phase, size, key rows).
+  std::function<std::int64_t(const Stream&, Phase, const plan::BlockSize&, std::int64_t)> kernel_scratch;
   std::array<std::vector<InnerEvent>, kNumPhases> events;
   plan::LayerCost cost;
   int mask = -1;  ///< index into Rows::masks; -1: no attention
@@ -137,6 +142,9 @@ struct UnitPlan {
   bool needs_backward() const;  ///< trains, or an input needs its gradient
   /// Bytes of the declared tensors of one life for a block of this size, alignment included.
   std::int64_t bytes(Life life, const plan::BlockSize& size) const;
+  /// Bytes that Ctx::scratch must have free for one call. `key_rows`: rows of the KvCache in a generation, else -1.
+  std::int64_t scratch_bytes(const Stream& stream, Phase phase, const plan::BlockSize& size,
+                             std::int64_t key_rows = -1) const;
 };
 
 /// What a unit's constructor plans with.
@@ -159,7 +167,8 @@ class UnitPlanner {
   int tp() const { return setting_.degrees[Axis::tp]; }
   int tp_rank() const { return setting_.coord[Axis::tp]; }
 
-  /// Sets spec.module (when empty), spec.dtype and spec.trainable from the setting. `box` defaults to the whole tensor.
+  /// Sets spec.module (when empty), spec.dtype and spec.trainable (unless it is false already) from the setting. `box`
+  /// defaults to the whole tensor.
   ParamId param(ParamSpec spec);
   bool trains(ParamId id) const { return plan_.params[static_cast<std::size_t>(id)].trainable; }
 
@@ -173,11 +182,14 @@ class UnitPlanner {
   void lengthen(SlotId id, Life life);
 
   void scratch(Phase phase, const plan::Linear& bytes);  ///< keeps the maximum per coefficient
+  void kernel_scratch(decltype(UnitPlan::kernel_scratch) bytes) { plan_.kernel_scratch = std::move(bytes); }
   void event(Phase phase, InnerEvent event);
   void cost(const plan::LayerCost& cost);
   void mask(int index) { plan_.mask = index; }
 
-  UnitPlan take();  ///< checks consistency; the planner is empty afterwards
+  /// Checks consistency (nothing is kept for a backward that does not run) and sets the output's needs_grad. The
+  /// planner is empty afterwards.
+  UnitPlan take();
 
  private:
   Setting setting_;
@@ -193,6 +205,23 @@ struct MaskRows {
   Tensor query_order, key_order;  ///< i32 (rows)
 };
 
+/// Cosines and sines that every attention layer of the block shares: (rows, pairs), master dtype.
+struct RotaryRows {
+  Tensor cos, sin;
+};
+
+/// What a stage's rotary layers want: their frequencies, the position that each multiplies, a factor on cos and sin.
+struct RotarySpec {
+  std::vector<double> inv_freq;
+  std::vector<std::uint8_t> axis;  ///< by frequency: which of the row's positions; empty with one position
+  double scale = 1.0;
+  int num_positions() const;
+  std::int64_t pairs() const { return static_cast<std::int64_t>(inv_freq.size()); }
+};
+/// Takes both tables from `memory` and fills them from positions (rows, n).
+RotaryRows make_rotary_rows(const Stream& stream, const RotarySpec& spec, DType compute, const Tensor& positions,
+                            Arena& memory);
+
 /// The rows of one block on this rank: sizes, ids, positions, masks, and what the loader brought. All device tensors.
 struct Rows {
   plan::BlockSize size;
@@ -200,14 +229,16 @@ struct Rows {
   Tensor ids;                            ///< i32 (rows): token ids; media and padding rows hold -1
   Tensor positions;                      ///< i32 (rows, n)
   std::vector<MaskRows> masks;
-  Tensor supervised_rows;        ///< i32 (supervised)
-  Tensor labels;                 ///< i32 (supervised): the id that the row must predict
+  std::optional<RotaryRows> rotary;  ///< where the stage has a RotarySpec
+  Tensor supervised_rows;            ///< i32 (supervised)
+  Tensor labels;                     ///< i32 (supervised): the id that the row must predict
   Tensor weights;                ///< f32 (supervised): loss weights of the labels; 0 for a sample that failed to load
   Tensor source;                 ///< f32 (source, cols): patches or mel frames, encoder blocks
+  Tensor source_spans;           ///< i32 (items, 2): first and count of each item's source rows
   Tensor out_rows;               ///< i32 (out): which rows leave
   std::vector<Tensor> port_dst;  ///< by input port of the stage: i32, the row that each port row goes to
 
-  Tensor loss;       ///< f32 (supervised), written by the head: unweighted loss of each label
+  Tensor loss;       ///< master dtype (supervised), written by the head: unweighted loss of each label
   Tensor predicted;  ///< i32 (supervised), written by the head in evaluation: the arg max
 };
 
@@ -282,6 +313,8 @@ class Unit {
 struct Stage {
   std::string module;
   std::vector<std::unique_ptr<Unit>> units;
+  std::vector<std::int32_t> windows;  ///< by mask index: the window that its tile plan is made with
+  std::optional<RotarySpec> rotary;   ///< the runtime fills Rows::rotary once a block
 
   struct Port {
     std::string name;

@@ -1,4 +1,4 @@
-# mmt_layer(NAME [SHARED|INTERFACE] FILES glob... LINK targets... PRIVATE targets...)
+# mmt_layer(NAME [SHARED|INTERFACE] FILES glob... EXCLUDE files... LINK targets... PRIVATE targets...)
 #
 # One target per layer. The order of the layers is the order of the `add_subdirectory` calls; tests/check_includes.cmake
 # checks that no file includes a header of a later layer.
@@ -18,7 +18,7 @@ function(mmt_target_options target)
 endfunction()
 
 function(mmt_layer name)
-  cmake_parse_arguments(ARG "SHARED;INTERFACE" "" "FILES;LINK;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "SHARED;INTERFACE" "" "FILES;EXCLUDE;LINK;PRIVATE" ${ARGN})
   if(ARG_INTERFACE)
     add_library(${name} INTERFACE)
     target_include_directories(${name} INTERFACE ${CMAKE_SOURCE_DIR})
@@ -26,6 +26,9 @@ function(mmt_layer name)
     return()
   endif()
   file(GLOB sources CONFIGURE_DEPENDS ${ARG_FILES})
+  foreach(file IN LISTS ARG_EXCLUDE)
+    list(REMOVE_ITEM sources ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+  endforeach()
   if(NOT sources)
     add_library(${name} INTERFACE)
     target_link_libraries(${name} INTERFACE ${ARG_LINK})
