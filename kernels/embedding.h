@@ -24,12 +24,13 @@ struct EmbeddingTable {
 
 namespace ops {
 
-/// y (rows, cols) = table[ids[r]], the compute dtype; ids (rows) i32. An id outside the vocabulary throws
-/// std::logic_error; one that another shard holds gives a zero row (a sum over the shards is the whole).
+/// y (rows, cols) = table[ids[r]], the compute dtype; ids (rows) i32. -1 (no token: a media or padding
+/// row) and an id that another shard holds give a zero row (a sum over the shards is the whole); any other id outside
+/// the vocabulary throws std::logic_error.
 void embedding_forward(const Stream& stream, const Tensor& y, const Tensor& table, const Tensor& ids,
                        VocabularyShard shard = {});
 /// dtable (vocabulary, cols), master dtype: overwritten (whole, zeros where no id points) or added to. Rows of dy are
-/// added in row order.
+/// added in row order; those of id -1 are left out.
 void embedding_backward(const Stream& stream, const Tensor& dtable, const Tensor& dy, const Tensor& ids,
                         Accumulate accumulate = Accumulate::overwrite, VocabularyShard shard = {});
 

@@ -10,7 +10,7 @@ std::int64_t vocabulary(const Tensor& table, VocabularyShard shard) {
 }
 
 void forward(const Stream&, const Tensor& y, const Tensor& table, const Tensor& ids, VocabularyShard shard) {
-  check_indices(ids, 0, vocabulary(table, shard), "embedding: ids");
+  check_indices(ids, -1, vocabulary(table, shard), "embedding: ids");
   visit_float(y.dtype, [&]<class T>() {
     for (std::int64_t i = 0; i < y.rows(); ++i) {
       const std::int64_t row = ids.as<std::int32_t>()[i] - shard.first;
@@ -22,7 +22,7 @@ void forward(const Stream&, const Tensor& y, const Tensor& table, const Tensor& 
 
 void backward(const Stream&, const Tensor& dtable, const Tensor& dy, const Tensor& ids, Accumulate accumulate,
               VocabularyShard shard) {
-  check_indices(ids, 0, vocabulary(dtable, shard), "embedding: ids");
+  check_indices(ids, -1, vocabulary(dtable, shard), "embedding: ids");
   visit_float(dy.dtype, [&]<class T>() {
     if (accumulate == Accumulate::overwrite)
       for (std::int64_t r = 0; r < dtable.rows(); ++r)
