@@ -90,12 +90,21 @@ struct StageGraph {
 /// later step: `made_before` lists those that the previous step already made.
 void verify(const StageGraph& graph, std::span<const Program> programs, std::span<const Action> made_before = {});
 
-/// Most blocks of `stage` that are alive at once in one rank's program: between F and BI (kept), between F and BW
-/// (held), between BI and BW (stash), between the first receive and the last reader (ports).
+/// Transfers on `rank` that a block of a stage waits for before its memory can be given back.
+struct BlockReaders {
+  int out = 0;      ///< that read its output: for each consumer block, a SEND and a local copy count one each
+  int returns = 0;  ///< that bring gradients of its output
+  int grads = 0;    ///< that read the gradients of its inputs
+};
+BlockReaders readers_of(const StageGraph& graph, int stage, int block, int rank);
+
+/// Most blocks of `stage` that are alive at once in one rank's program: between F and I (kept), between F and W (held),
+/// between I and W (stash), between R and I (restored), and between the first receive and the last reader (ports).
 struct LiveBlocks {
   int kept = 0;
   int held = 0;
   int stash = 0;
+  int restored = 0;
   int ports = 0;
 };
 LiveBlocks live_blocks(const StageGraph& graph, const Program& program, int stage);

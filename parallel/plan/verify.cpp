@@ -269,60 +269,154 @@ void verify(const StageGraph& graph, std::span<const Program> programs, std::spa
   replay(graph, programs);
 }
 
-LiveBlocks live_blocks(const StageGraph& graph, const Program& program, int stage) {
-  const StageInfo& info = graph.stages[static_cast<std::size_t>(stage)];
-  LiveBlocks most;
-  LiveBlocks now;
-  std::set<std::pair<int, int>> open;  // blocks whose ports are in use
-  const auto raise = [&] {
-    most.kept = std::max(most.kept, now.kept);
-    most.held = std::max(most.held, now.held);
-    most.stash = std::max(most.stash, now.stash);
-    most.ports = std::max(most.ports, static_cast<int>(open.size()));
+BlockReaders readers_of(const StageGraph& graph, int stage, int block, int rank) {
+  BlockReaders r;
+  const auto count = [&](const std::vector<int>& ranks) {
+    const bool self = std::ranges::find(ranks, rank) != ranks.end();
+    return (self ? 1 : 0) + (ranks.size() > (self ? 1U : 0U) ? 1 : 0);
   };
-  for (const Action& a : program.actions) {
-    if (a.stage != stage) continue;
-    const std::pair<int, int> block{a.step_ahead, a.block};
-    switch (a.kind) {
-      case Kind::recv:
-        if (!a.transposed) open.insert(block);
-        break;
-      case Kind::forward:
-        open.insert(block);
-        ++now.kept;
-        ++now.held;
-        break;
-      case Kind::backward_input:
-        --now.kept;
-        ++now.stash;
-        break;
-      case Kind::backward_weight:
-        --now.held;
-        --now.stash;
-        open.erase(block);
-        break;
-      case Kind::backward:
-        ++now.stash;
-        raise();
-        --now.stash;
-        --now.kept;
-        --now.held;
-        open.erase(block);
-        break;
-      default: break;
+  for (const Edge& edge : graph.edges) {
+    const auto& routes = graph.routes[static_cast<std::size_t>(edge.id)];
+    if (edge.producer == stage) {
+      for (const int m : graph.consumers_of(edge.id, block)) {
+        r.out += count(destinations_of(routes[static_cast<std::size_t>(m)], rank));
+        r.returns += edge.needs_grad ? 1 : 0;
+      }
+    }
+    if (edge.consumer == stage && edge.needs_grad)
+      r.grads += count(sources_of(routes[static_cast<std::size_t>(block)], rank));
+  }
+  return r;
+}
+
+namespace {
+
+/// Replays the lives of one stage's blocks, with the rules by which the executor takes and gives back their memory.
+class LiveReplay {
+ public:
+  LiveReplay(const StageGraph& graph, const Program& program, int stage)
+      : graph_(graph), program_(program), stage_(stage) {
+    // What an earlier step made is there from the start.
+    for (int b = 0; b < info().num_blocks; ++b) {
+      if (std::ranges::find(program.actions, compute(Kind::forward, stage, b)) == program.actions.end()) {
+        open(0, b).computed = true;
+      }
     }
     raise();
-    if (a.kind == Kind::forward && !info.needs_backward) {
-      --now.kept;
-      --now.held;
+  }
+
+  LiveBlocks run() {
+    for (const Action& a : program_.actions) {
+      if (a.stage == stage_) own(a);
+      if (a.kind == Kind::send || a.kind == Kind::recv) transfer_of(a);
     }
-    if (a.kind == Kind::backward_input && !info.has_weight_grads) {
-      --now.held;
-      --now.stash;
-      open.erase(block);
+    return most_;
+  }
+
+ private:
+  struct Block {
+    BlockReaders readers;
+    bool computed = false;
+  };
+  const StageInfo& info() const { return graph_.stages[static_cast<std::size_t>(stage_)]; }
+
+  Block& open(int ahead, int block) {
+    const auto [at, fresh] = open_.try_emplace({ahead, block});
+    if (fresh) at->second.readers = readers_of(graph_, stage_, block, program_.rank);
+    return at->second;
+  }
+  void close_if_done(int ahead, int block) {
+    const auto at = open_.find({ahead, block});
+    if (at == open_.end() || !at->second.computed || at->second.readers.out > 0 || at->second.readers.grads > 0) return;
+    open_.erase(at);
+  }
+
+  void own(const Action& a) {
+    switch (a.kind) {
+      case Kind::forward:
+        open(a.step_ahead, a.block);
+        if (info().needs_backward) {
+          ++now_.kept;
+          ++now_.held;
+          raise();
+          return;
+        }
+        raise();
+        return done(a);
+      case Kind::recompute:
+        ++now_.restored;
+        restored_.insert(a.block);
+        return raise();
+      case Kind::backward_input:
+        now_.stash += info().has_weight_grads ? 1 : 0;
+        raise();
+        --now_.kept;
+        drop_restored(a.block);
+        if (info().has_weight_grads) return;
+        --now_.held;
+        return done(a);
+      case Kind::backward_weight:
+        --now_.held;
+        --now_.stash;
+        return done(a);
+      case Kind::backward:
+        --now_.kept;
+        --now_.held;
+        drop_restored(a.block);
+        return done(a);
+      default: return;
     }
   }
-  return most;
+  void done(const Action& a) {
+    open(a.step_ahead, a.block).computed = true;
+    close_if_done(a.step_ahead, a.block);
+  }
+  void drop_restored(int block) { now_.restored -= static_cast<int>(restored_.erase(block)); }
+
+  void transfer_of(const Action& a) {
+    const Edge& edge = graph_.edges[static_cast<std::size_t>(a.edge)];
+    const auto& table = graph_.producers_of[static_cast<std::size_t>(a.edge)][static_cast<std::size_t>(a.block)];
+    const Route& route = graph_.routes[static_cast<std::size_t>(a.edge)][static_cast<std::size_t>(a.block)];
+    const bool local = std::ranges::count(sources_of(route, program_.rank), program_.rank) > 0;
+    if (!a.transposed) {
+      if (edge.consumer == stage_ && a.kind == Kind::recv) {
+        open(0, a.block);
+        raise();
+      }
+      if (edge.producer == stage_ && (a.kind == Kind::send || local)) {
+        for (const int p : table) {
+          --open(0, p).readers.out;
+          close_if_done(0, p);
+        }
+      }
+      return;
+    }
+    if (edge.consumer == stage_ && (a.kind == Kind::send || local)) {
+      --open(0, a.block).readers.grads;
+      close_if_done(0, a.block);
+    }
+  }
+
+  void raise() {
+    most_.kept = std::max(most_.kept, now_.kept);
+    most_.held = std::max(most_.held, now_.held);
+    most_.stash = std::max(most_.stash, now_.stash);
+    most_.restored = std::max(most_.restored, now_.restored);
+    most_.ports = std::max(most_.ports, static_cast<int>(open_.size()));
+  }
+
+  const StageGraph& graph_;
+  const Program& program_;
+  int stage_;
+  std::map<std::pair<int, int>, Block> open_;
+  std::set<int> restored_;
+  LiveBlocks now_, most_;
+};
+
+}  // namespace
+
+LiveBlocks live_blocks(const StageGraph& graph, const Program& program, int stage) {
+  return LiveReplay(graph, program, stage).run();
 }
 
 }  // namespace mmt::plan
