@@ -1,6 +1,7 @@
 // RowsPlan: what every rank knows about the rows of a block before any media is read. Integers only.
 #pragma once
 
+#include "core/mask/tiles.h"
 #include "core/mask/words.h"
 #include "parallel/plan/cost.h"
 
@@ -43,6 +44,7 @@ struct RowsPlan {
   std::vector<std::int32_t> positions;  ///< (rows, num_positions): rotary or learned positions
   int num_positions = 1;
   std::vector<MaskWords> masks;               ///< one per mask that the module's layers name; holds `order`, too
+  std::vector<TilePlan> tiles;                ///< by mask, under its window
   std::vector<std::int32_t> supervised_rows;  ///< rows whose output predicts a label, ascending
   std::vector<std::int32_t> out_rows;         ///< rows that leave over the module's edges, in out order
   std::vector<PortRows> ports;

@@ -1,0 +1,127 @@
+#include "parallel/run/rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace mmt::run {
+namespace {
+
+std::size_t bytes_for(DType dtype, std::int64_t rows, std::int64_t cols) {
+  return Arena::footprint(static_cast<std::size_t>(rows * cols * size_of(dtype)));
+}
+
+std::size_t capacity_bytes(const RowsCapacity& c) {
+  const plan::BlockSize& s = c.size;
+  std::size_t bytes = bytes_for(DType::i32, s.rows, 1) + bytes_for(DType::i32, s.rows, c.num_positions);
+  bytes +=
+      static_cast<std::size_t>(c.num_masks) * (2 * bytes_for(DType::u64, s.rows, 1) + bytes_for(DType::i32, s.rows, 1));
+  bytes += 3 * bytes_for(DType::i32, s.supervised, 1) + 2 * bytes_for(c.master, s.supervised, 1) +
+           bytes_for(DType::i32, s.out, 1);
+  bytes += bytes_for(c.master, s.source, c.source_cols);
+  for (const std::int64_t rows : c.port_rows) bytes += bytes_for(DType::i32, rows, 1);
+  return bytes;
+}
+
+template <class T> Tensor mirror(Arena& arena, DType dtype, std::span<const T> values, std::int64_t cols = 0) {
+  const auto n = static_cast<std::int64_t>(values.size());
+  const Tensor t = cols == 0 ? arena.take(dtype, {n}) : arena.take(dtype, {n / cols, cols});
+  std::ranges::copy(values, t.as<T>());
+  return t;
+}
+
+}  // namespace
+
+RowsMemory::RowsMemory(const RowsCapacity& capacity) : capacity_(capacity), arena_("rows", capacity_bytes(capacity)) {}
+
+void RowsMemory::reset(const plan::RowsPlan& plan, std::span<const int> port_edges) {
+  arena_.release_to(0);
+  rows_ = Rows();
+  rows_.plan = &plan;
+  rows_.size = plan.size;
+  const plan::BlockSize& size = plan.size;
+  const plan::BlockSize& cap = capacity_.size;
+  MMT_CHECK(
+      size.rows <= cap.rows && size.supervised <= cap.supervised && size.source <= cap.source && size.out <= cap.out,
+      "a block of {} rows, {} supervised, {} media and {} outgoing rows, caps {}, {}, {}, {}", size.rows,
+      size.supervised, size.source, size.out, cap.rows, cap.supervised, cap.source, cap.out);
+  MMT_CHECK(
+      plan.masks.size() == static_cast<std::size_t>(capacity_.num_masks) && plan.tiles.size() == plan.masks.size(),
+      "{} masks and {} tile plans for {} masks", plan.masks.size(), plan.tiles.size(), capacity_.num_masks);
+
+  rows_.ids = arena_.take(DType::i32, {size.rows});
+  std::ranges::fill(rows_.ids.span<std::int32_t>(), -1);
+  rows_.positions = mirror<std::int32_t>(arena_, DType::i32, plan.positions, plan.num_positions);
+  for (std::size_t m = 0; m < plan.masks.size(); ++m) {
+    MaskRows mask;
+    mask.tiles = &plan.tiles[m];
+    mask.query_words = mirror<std::uint64_t>(arena_, DType::u64, plan.masks[m].query);
+    mask.key_words = mirror<std::uint64_t>(arena_, DType::u64, plan.masks[m].key);
+    mask.query_order = mask.key_order = mirror<std::int32_t>(arena_, DType::i32, plan.masks[m].order);
+    rows_.masks.push_back(mask);
+  }
+  rows_.supervised_rows = mirror<std::int32_t>(arena_, DType::i32, plan.supervised_rows);
+  rows_.labels = arena_.take(DType::i32, {size.supervised});
+  std::ranges::fill(rows_.labels.span<std::int32_t>(), -1);
+  rows_.weights = arena_.take(capacity_.master, {size.supervised});
+  std::memset(rows_.weights.data, 0, static_cast<std::size_t>(rows_.weights.bytes()));
+  rows_.loss = arena_.take(capacity_.master, {size.supervised});
+  rows_.predicted = arena_.take(DType::i32, {size.supervised});
+  rows_.out_rows = mirror<std::int32_t>(arena_, DType::i32, plan.out_rows);
+  if (capacity_.source_cols > 0) {
+    rows_.source = arena_.take(capacity_.master, {size.source, capacity_.source_cols});
+    std::memset(rows_.source.data, 0, static_cast<std::size_t>(rows_.source.bytes()));
+  }
+  for (const int edge : port_edges) {
+    const auto found = std::ranges::find(plan.ports, edge, &plan::PortRows::edge);
+    const std::span<const std::int32_t> dst =
+        found == plan.ports.end() ? std::span<const std::int32_t>() : std::span(found->dst);
+    rows_.port_dst.push_back(mirror<std::int32_t>(arena_, DType::i32, dst));
+  }
+}
+
+void RowsMemory::set_sample(std::size_t index, std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
+                            std::span<const float> weights) {
+  const plan::SamplePlan& sample = rows_.plan->samples.at(index);
+  const auto count = static_cast<std::size_t>(sample.rows.count);
+  MMT_CHECK(ids.size() == count && labels.size() == count && weights.size() == count,
+            "sample {}: {} ids, {} labels and {} weights for {} planned rows", sample.sample, ids.size(), labels.size(),
+            weights.size(), count);
+  std::ranges::copy(ids, rows_.ids.as<std::int32_t>() + sample.rows.first);
+  std::int64_t at = sample.supervised.first;
+  const std::int64_t end = at + sample.supervised.count;
+  for (std::size_t i = 1; i < count; ++i) {
+    if (labels[i] < 0) continue;
+    MMT_CHECK(at < end && rows_.plan->supervised_rows[static_cast<std::size_t>(at)] ==
+                              sample.rows.first + static_cast<std::int64_t>(i) - 1,
+              "sample {}: label {} is not where the plan has it", sample.sample, i);
+    rows_.labels.as<std::int32_t>()[at] = labels[i];
+    set_weight(at, weights[i]);
+    ++at;
+  }
+  MMT_CHECK(at == end, "sample {}: {} labels fewer than planned", sample.sample, end - at);
+}
+
+void RowsMemory::set_failed(std::size_t index) {
+  const plan::SamplePlan& sample = rows_.plan->samples.at(index);
+  for (std::int64_t i = 0; i < sample.supervised.count; ++i) {
+    rows_.labels.as<std::int32_t>()[sample.supervised.first + i] = 0;
+    set_weight(sample.supervised.first + i, 0.0F);
+  }
+  std::int32_t* ids = rows_.ids.as<std::int32_t>() + sample.rows.first;
+  std::fill(ids, ids + sample.rows.count, 0);
+}
+
+void RowsMemory::set_weight(std::int64_t at, float weight) {
+  if (capacity_.master == DType::f64) {
+    rows_.weights.as<double>()[at] = weight;
+  } else {
+    rows_.weights.as<float>()[at] = weight;
+  }
+}
+
+Tensor RowsMemory::source_of(std::size_t index) const {
+  const plan::ItemPlan& item = rows_.plan->items.at(index);
+  return rows_.source.row_range(item.source.first, item.source.count);
+}
+
+}  // namespace mmt::run

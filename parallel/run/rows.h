@@ -1,0 +1,49 @@
+// RowsMemory: the device side of one block's rows, of fixed capacity, filled anew for every step.
+#pragma once
+
+#include "parallel/run/stage.h"
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace mmt::run {
+
+struct RowsCapacity {
+  DType master = DType::f32;  ///< of weights, losses and media: f64 where the module computes in f64
+  plan::BlockSize size;
+  int num_positions = 1;
+  int num_masks = 1;
+  std::int64_t source_cols = 0;         ///< columns of Rows::source; 0: the module reads no media
+  std::vector<std::int64_t> port_rows;  ///< by stage port; 0 for the port of an inner link
+};
+
+class RowsMemory {
+ public:
+  explicit RowsMemory(const RowsCapacity& capacity);
+
+  /// Lays the block out and mirrors the plan. ids are -1, labels -1, weights 0, source 0 until they are set. `ports`
+  /// names for each stage port the edge that fills it, -1 for an inner link. The plan must outlive the use of rows().
+  void reset(const plan::RowsPlan& plan, std::span<const int> port_edges);
+  Rows& rows() { return rows_; }
+
+  /// Token ids of sample `index` of the block, and the labels with their weights that its rows must predict:
+  /// `labels[i]` belongs to `ids[i]` (-100: none), so row i - 1 predicts it. Rows that no label supervises must not be
+  /// in the plan's supervised rows, and the other way round: throws std::logic_error with the sample.
+  void set_sample(std::size_t index, std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
+                  std::span<const float> weights);
+  /// The sample failed to load: its labels stay, their weights are 0.
+  void set_failed(std::size_t index);
+  /// Where item `index` of the block puts its media rows (count, source_cols).
+  Tensor source_of(std::size_t index) const;
+
+ private:
+  void set_weight(std::int64_t at, float weight);
+
+  RowsCapacity capacity_;
+  Arena arena_;
+  Rows rows_;
+};
+
+}  // namespace mmt::run
