@@ -12,7 +12,8 @@ struct ThreadOptions {
   int fail_rank = -1;      ///< this rank throws in its operation number `fail_at` (from 0, over all communicators)
   int fail_at = -1;
   double timeout_seconds = 60;
-  bool direct = true;  ///< false: as between processes, tensors outside shared blocks go through staging buffers
+  bool direct = true;     ///< false: as between processes, tensors outside shared blocks go through staging buffers
+  bool pairwise = false;  ///< collectives over messages alone, as between nodes
   std::size_t staging_bytes = 256 << 10;  ///< per rank and communicator, as below
   std::size_t outbox_bytes = 1 << 20;
 };
