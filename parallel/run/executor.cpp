@@ -36,10 +36,10 @@ std::int64_t message_rows(std::span<const RouteSegment> segments) {
 
 /// A stage with its arenas, its blocks in flight and its inner communicators.
 struct Place {
-  Place(const StageSetup& s, bool check_events)
+  Place(const StageSetup& s, const Stream& stream, bool check_events)
       : setup(s),
         layout(s),
-        memory(stage_memory(s)),
+        memory(stage_memory(s, stream)),
         kept(fmt::format("kept of stage {}", s.id), s.live.kept, static_cast<std::size_t>(memory.kept)),
         held(fmt::format("held of stage {}", s.id), s.live.held, static_cast<std::size_t>(memory.held)),
         stash(fmt::format("stash of stage {}", s.id), s.live.stash, static_cast<std::size_t>(memory.stash)),
@@ -81,7 +81,7 @@ class Executor::Impl {
     }
     std::size_t work = 0;
     for (const StageSetup& setup : stages) {
-      places_.emplace(setup.id, std::make_unique<Place>(setup, options.check_events));
+      places_.emplace(setup.id, std::make_unique<Place>(setup, stream, options.check_events));
       work = std::max(work, static_cast<std::size_t>(places_.at(setup.id)->memory.work));
     }
     work_ = Arena("work", work);

@@ -82,6 +82,6 @@ struct StageMemory {
   std::int64_t work = 0;  ///< shared by all stages of the rank (the largest counts)
   std::int64_t total(const plan::LiveBlocks& live) const;
 };
-StageMemory stage_memory(const StageSetup& setup);
+StageMemory stage_memory(const StageSetup& setup, const Stream& stream);
 
 }  // namespace mmt::run

@@ -17,7 +17,8 @@ std::size_t capacity_bytes(const RowsCapacity& c) {
       static_cast<std::size_t>(c.num_masks) * (2 * bytes_for(DType::u64, s.rows, 1) + bytes_for(DType::i32, s.rows, 1));
   bytes += 3 * bytes_for(DType::i32, s.supervised, 1) + 2 * bytes_for(c.master, s.supervised, 1) +
            bytes_for(DType::i32, s.out, 1);
-  bytes += bytes_for(c.master, s.source, c.source_cols);
+  bytes += bytes_for(c.master, s.source, c.source_cols) + bytes_for(DType::i32, c.items, 2);
+  bytes += 2 * bytes_for(c.master, s.rows, c.rotary_pairs);
   for (const std::int64_t rows : c.port_rows) bytes += bytes_for(DType::i32, rows, 1);
   return bytes;
 }
@@ -33,7 +34,8 @@ template <class T> Tensor mirror(Arena& arena, DType dtype, std::span<const T> v
 
 RowsMemory::RowsMemory(const RowsCapacity& capacity) : capacity_(capacity), arena_("rows", capacity_bytes(capacity)) {}
 
-void RowsMemory::reset(const plan::RowsPlan& plan, std::span<const int> port_edges) {
+void RowsMemory::reset(const plan::RowsPlan& plan, std::span<const int> port_edges, const Stage& stage,
+                       const Stream& stream) {
   arena_.release_to(0);
   rows_ = Rows();
   rows_.plan = &plan;
@@ -71,6 +73,15 @@ void RowsMemory::reset(const plan::RowsPlan& plan, std::span<const int> port_edg
     rows_.source = arena_.take(capacity_.master, {size.source, capacity_.source_cols});
     std::memset(rows_.source.data, 0, static_cast<std::size_t>(rows_.source.bytes()));
   }
+  if (!plan.items.empty() || capacity_.items > 0) {
+    rows_.source_spans = arena_.take(DType::i32, {static_cast<std::int64_t>(plan.items.size()), 2});
+    for (std::size_t i = 0; i < plan.items.size(); ++i) {
+      std::int32_t* span = rows_.source_spans.row<std::int32_t>(static_cast<std::int64_t>(i));
+      span[0] = static_cast<std::int32_t>(plan.items[i].source.first);
+      span[1] = static_cast<std::int32_t>(plan.items[i].source.count);
+    }
+  }
+  if (stage.rotary) rows_.rotary = make_rotary_rows(stream, *stage.rotary, capacity_.master, rows_.positions, arena_);
   for (const int edge : port_edges) {
     const auto found = std::ranges::find(plan.ports, edge, &plan::PortRows::edge);
     const std::span<const std::int32_t> dst =

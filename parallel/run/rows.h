@@ -15,6 +15,8 @@ struct RowsCapacity {
   plan::BlockSize size;
   int num_positions = 1;
   int num_masks = 1;
+  std::int64_t items = 0;               ///< media items of an encoder block
+  std::int64_t rotary_pairs = 0;        ///< of the stage's RotarySpec; 0: none
   std::int64_t source_cols = 0;         ///< columns of Rows::source; 0: the module reads no media
   std::vector<std::int64_t> port_rows;  ///< by stage port; 0 for the port of an inner link
 };
@@ -24,8 +26,9 @@ class RowsMemory {
   explicit RowsMemory(const RowsCapacity& capacity);
 
   /// Lays the block out and mirrors the plan. ids are -1, labels -1, weights 0, source 0 until they are set. `ports`
-  /// names for each stage port the edge that fills it, -1 for an inner link. The plan must outlive the use of rows().
-  void reset(const plan::RowsPlan& plan, std::span<const int> port_edges);
+  /// names for each stage port the edge that fills it, -1 for an inner link; the stage's rotary tables are made, too.
+  /// The plan must outlive the use of rows().
+  void reset(const plan::RowsPlan& plan, std::span<const int> port_edges, const Stage& stage, const Stream& stream);
   Rows& rows() { return rows_; }
 
   /// Token ids of sample `index` of the block, and the labels with their weights that its rows must predict:

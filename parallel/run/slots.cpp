@@ -90,7 +90,7 @@ std::int64_t port_bytes(const PortPlan& port, const plan::BlockSize& size, std::
 
 }  // namespace
 
-StageMemory stage_memory(const StageSetup& setup) {
+StageMemory stage_memory(const StageSetup& setup, const Stream& stream) {
   const StageLayout layout(setup);
   const plan::BlockSize& cap = setup.cap;
   StageMemory memory;
@@ -116,7 +116,9 @@ StageMemory stage_memory(const StageSetup& setup) {
     }
     memory.stash += stash;
     std::int64_t scratch = 0;
-    for (const plan::Linear& phase : unit.scratch) scratch = std::max(scratch, phase(cap));
+    for (int phase = 0; phase < kNumPhases; ++phase) {
+      scratch = std::max(scratch, unit.scratch_bytes(stream, static_cast<Phase>(phase), cap));
+    }
     unit_work = std::max(unit_work, unit.bytes(Life::scratch, cap) + kept + held + stash + scratch);
     if (!unit.has_output()) continue;
     const std::int64_t out = port_bytes(unit.output, cap, 0);

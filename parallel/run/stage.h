@@ -232,10 +232,10 @@ struct Rows {
   std::optional<RotaryRows> rotary;  ///< where the stage has a RotarySpec
   Tensor supervised_rows;            ///< i32 (supervised)
   Tensor labels;                     ///< i32 (supervised): the id that the row must predict
-  Tensor weights;                ///< f32 (supervised): loss weights of the labels; 0 for a sample that failed to load
-  Tensor source;                 ///< f32 (source, cols): patches or mel frames, encoder blocks
-  Tensor source_spans;           ///< i32 (items, 2): first and count of each item's source rows
-  Tensor out_rows;               ///< i32 (out): which rows leave
+  Tensor weights;       ///< master dtype (supervised): loss weights of the labels; 0 for a sample that failed to load
+  Tensor source;        ///< master dtype (source, cols): patches or mel frames, encoder blocks
+  Tensor source_spans;  ///< i32 (items, 2): first and count of each item's source rows
+  Tensor out_rows;      ///< i32 (out): which rows leave
   std::vector<Tensor> port_dst;  ///< by input port of the stage: i32, the row that each port row goes to
 
   Tensor loss;       ///< master dtype (supervised), written by the head: unweighted loss of each label
