@@ -96,52 +96,6 @@ for _ in $(seq 100); do
 done
 [ "$(sinfo -h -o %T)" = idle ] || { echo "slurm.sh: the node does not come up: $(sinfo -h -o '%T %E')" >&2; exit 1; }
 
-make_config() { # name: a text model that trains for some seconds
-  mkdir -p "$scratch/$1"
-  python3 - "$scratch/$1" "$root/scripts" <<'PY'
-import collections, json, sys
-folder, scripts = sys.argv[1:]
-sys.path.insert(0, scripts)
-sys.dont_write_bytecode = True
-import learn_tokenizer
-words = "zero one two three four five six seven eight nine ten".split()
-samples = [{"id": str(i), "conversations": [{"from": "human", "value": f"what comes after {a}?"}, {"from": "gpt", "value": b}]}
-           for i, (a, b) in enumerate(zip(words, words[1:]))]
-json.dump(samples, open(f"{folder}/text.json", "w"))
-texts = collections.Counter(turn["value"] for sample in samples for turn in sample["conversations"])
-learn_tokenizer.write(f"{folder}/tokenizer.json", learn_tokenizer.learn(texts, 32))
-PY
-  cat > "$scratch/$1/config.yaml" <<YAML
-run:
-  output_dir: run
-  device: cpu
-modules:
-  llm:
-    role: llm
-    kind: llama
-    hidden: 32
-    layers: 2
-    heads: 2
-train:
-  steps: 6000
-  global_batch_size: 8
-  tokens_per_microbatch: 512
-optimizer:
-  kind: adamw
-  lr: 1e-3
-data:
-  sets:
-    - path: text.json
-      format: llava
-  template: chatml
-  tokenizer: tokenizer.json
-  max_sequence: 128
-checkpoint:
-  every_steps: 2000
-resume: auto
-YAML
-}
-
 state_of() { scontrol show job "$1" | tr ' ' '\n' | sed -n "s/^$2=//p" | head -n 1; }
 wait_for() { # seconds, what, command...
   local limit=$((SECONDS + $1)) what=$2
@@ -159,7 +113,7 @@ run_form() { # mpirun|srun, scancel options...
   local form=$1 config_file=$config begin=$SECONDS
   shift
   if [ -z "$config_file" ]; then
-    make_config "$form"
+    python3 "$root/tests/tiny_run.py" "$scratch/$form" --steps 6000 --every 2000
     config_file=$scratch/$form/config.yaml
   fi
   job=$(MMTRAIN=$binary MMTRAIN_ROOT=$root sbatch --parsable -n "$((cores < 2 ? cores : 2))" --time=10 --output="$scratch/$form.log" \
