@@ -29,8 +29,8 @@ struct ImageProcessing {
   Resample resample = Resample::bicubic;
   /// First onto a square canvas of the colour int(255 * mean), in the middle (LLaVA's `pad`).
   bool pad_to_square = false;
-  std::array<float, 3> mean{0.48145466F, 0.4578275F, 0.40821073F};
-  std::array<float, 3> std{0.26862954F, 0.26130258F, 0.27577711F};
+  std::array<double, 3> mean{0.48145466, 0.4578275, 0.40821073};
+  std::array<double, 3> std{0.26862954, 0.26130258, 0.27577711};
   int patch = 14;
   std::int64_t max_canvas_pixels = 100'000'000;  ///< of the square canvas; larger ones are refused (image_too_large)
 

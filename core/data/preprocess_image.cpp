@@ -1,0 +1,162 @@
+#include "core/data/preprocess.h"
+#include "core/data/resize.h"
+#include "core/error.h"
+
+#include <algorithm>
+#include <cstring>
+#include <list>
+#include <string>
+#include <utility>
+
+namespace mmt::data {
+namespace {
+
+/// One side of the crop: of `size` positions the middle `wanted` are taken, or all lie in the middle of `wanted` zeros.
+struct Span {
+  std::int64_t first;   // position taken first
+  std::int64_t count;   // positions taken
+  std::int64_t offset;  // where they go
+
+  Span(std::int64_t size, std::int64_t wanted) : count(std::min(size, wanted)) {
+    const std::int64_t start = floor_div(size - wanted, 2);
+    first = std::max<std::int64_t>(start, 0);
+    offset = std::max<std::int64_t>(-start, 0);
+  }
+};
+
+Image on_square(const Image& image, const ImageProcessing& o, std::string_view where) {
+  const std::int64_t side = std::max(image.width, image.height);
+  if (side > o.max_canvas_pixels / side) {
+    throw DataError(DataFault::image_too_large, std::string(where),
+                    fmt::format("a picture of {} x {} padded to a square has more than {} pixels", image.width,
+                                image.height, o.max_canvas_pixels));
+  }
+  Image square{static_cast<int>(side), static_cast<int>(side), {}};
+  square.rgb.resize(static_cast<std::size_t>(3 * side * side));
+  std::array<std::uint8_t, 3> color{};
+  for (std::size_t c = 0; c < 3; ++c) color[c] = static_cast<std::uint8_t>(std::clamp(255 * o.mean[c], 0.0, 255.0));
+  for (std::size_t i = 0; i < square.rgb.size(); i += 3) std::copy(color.begin(), color.end(), &square.rgb[i]);
+  const std::int64_t left = (side - image.width) / 2;
+  const std::int64_t top = (side - image.height) / 2;
+  const std::int64_t row_bytes = std::int64_t{3} * image.width;
+  for (std::int64_t y = 0; y < image.height; ++y) {
+    std::memcpy(square.rgb.data() + 3 * ((top + y) * side + left), image.rgb.data() + y * row_bytes,
+                static_cast<std::size_t>(row_bytes));
+  }
+  return square;
+}
+
+}  // namespace
+
+struct ImageProcessor::State {
+  std::array<std::array<float, 256>, 3> normalised{};  // by channel and 8-bit value
+  std::list<ResizeTaps> taps;                          // last used first
+  std::vector<std::uint8_t> scratch;
+  std::vector<std::uint8_t> window;
+
+  explicit State(const ImageProcessing& o) {
+    for (std::size_t c = 0; c < 3; ++c) {
+      const auto mean = static_cast<float>(o.mean[c]);
+      const auto std = static_cast<float>(o.std[c]);
+      for (int v = 0; v < 256; ++v) {
+        normalised[c][static_cast<std::size_t>(v)] = (static_cast<float>(v * (1.0 / 255.0)) - mean) / std;
+      }
+    }
+  }
+
+  /// Data sets have few sizes: the tables of the last ones are kept.
+  const ResizeTaps& taps_for(Resample kind, std::int64_t in, std::int64_t out, const Span& span) {
+    constexpr std::size_t kMaxKept = 16;
+    for (auto it = taps.begin(); it != taps.end(); ++it) {
+      if (it->in_size == in && it->out_size == out && it->first == span.first && it->count == span.count) {
+        taps.splice(taps.begin(), taps, it);
+        return taps.front();
+      }
+    }
+    if (taps.size() >= kMaxKept) taps.pop_back();
+    taps.push_front(resize_taps(kind, in, out, span.first, span.count));
+    return taps.front();
+  }
+
+  /// Resizes and crops into `out` (height x width x 3). Only what the crop needs is computed, so that a strip of
+  /// 1 x 30000 costs no more than its crop.
+  void fit(const Image& image, const ImageProcessing& o, std::span<std::uint8_t> out) {
+    std::int64_t width = o.width;
+    std::int64_t height = o.height;
+    if (o.fit == ImageFit::crop) {
+      const std::int64_t edge = o.resize > 0 ? o.resize : std::min(o.width, o.height);
+      // The long side is cut to an integer: edge * long / short.
+      width = image.width <= image.height ? edge : edge * image.width / image.height;
+      height = image.width <= image.height ? edge * image.height / image.width : edge;
+    }
+    const Span across(width, o.width);
+    const Span down(height, o.height);
+    const ResizeTaps& horizontal = taps_for(o.resample, image.width, width, across);
+    const ResizeTaps& vertical = taps_for(o.resample, image.height, height, down);
+    if (across.count == o.width && down.count == o.height) {
+      resize_window(image, horizontal, vertical, scratch, out);
+      return;
+    }
+    window.resize(static_cast<std::size_t>(3 * across.count * down.count));
+    resize_window(image, horizontal, vertical, scratch, window);
+    std::fill(out.begin(), out.end(), std::uint8_t{0});
+    for (std::int64_t y = 0; y < down.count; ++y) {
+      std::memcpy(out.data() + 3 * ((down.offset + y) * o.width + across.offset), window.data() + 3 * y * across.count,
+                  static_cast<std::size_t>(3 * across.count));
+    }
+  }
+};
+
+ImageProcessor::ImageProcessor(const ImageProcessing& options) : options_(options) {
+  const ImageProcessing& o = options_;
+  MMT_CHECK(o.height > 0 && o.width > 0 && o.resize >= 0 && o.patch > 0, "{} x {}, resize {}, patch {}", o.height,
+            o.width, o.resize, o.patch);
+  MMT_CHECK(o.grid().count() > 0, "no patch of {} fits into {} x {}", o.patch, o.height, o.width);
+  for (const double s : o.std) MMT_CHECK(s > 0, "standard deviation {}", s);
+  state_ = std::make_unique<State>(options_);
+}
+ImageProcessor::~ImageProcessor() = default;
+ImageProcessor::ImageProcessor(const ImageProcessor& other) : ImageProcessor(other.options_) {}
+ImageProcessor& ImageProcessor::operator=(const ImageProcessor& other) { return *this = ImageProcessor(other); }
+ImageProcessor::ImageProcessor(ImageProcessor&&) noexcept = default;
+ImageProcessor& ImageProcessor::operator=(ImageProcessor&&) noexcept = default;
+
+Image ImageProcessor::pixels(const Image& image, std::string_view where) {
+  MMT_CHECK(image.width > 0 && image.height > 0 &&
+                image.rgb.size() ==
+                    std::size_t{3} * static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.height),
+            "picture {} x {} with {} bytes", image.width, image.height, image.rgb.size());
+  Image out{options_.width, options_.height, {}};
+  out.rgb.resize(static_cast<std::size_t>(3) * static_cast<std::size_t>(out.width) *
+                 static_cast<std::size_t>(out.height));
+  if (options_.pad_to_square && image.width != image.height) {
+    state_->fit(on_square(image, options_, where), options_, out.rgb);
+  } else {
+    state_->fit(image, options_, out.rgb);
+  }
+  return out;
+}
+
+void ImageProcessor::patches(const Image& image, std::span<float> out, std::string_view where) {
+  const PatchGrid grid = options_.grid();
+  MMT_CHECK(static_cast<std::int64_t>(out.size()) == grid.count() * options_.cols(), "{} elements for {} rows of {}",
+            out.size(), grid.count(), options_.cols());
+  const Image picture = pixels(image, where);
+  const std::int64_t patch = options_.patch;
+  const std::int64_t stride = std::int64_t{3} * picture.width;
+  float* to = out.data();
+  for (std::int64_t row = 0; row < grid.rows; ++row) {
+    for (std::int64_t col = 0; col < grid.cols; ++col) {
+      const std::uint8_t* corner = picture.rgb.data() + row * patch * stride + col * patch * 3;
+      for (std::size_t c = 0; c < 3; ++c) {
+        const std::array<float, 256>& table = state_->normalised[c];
+        for (std::int64_t y = 0; y < patch; ++y) {
+          const std::uint8_t* from = corner + y * stride + c;
+          for (std::int64_t x = 0; x < patch; ++x) *to++ = table[from[3 * x]];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace mmt::data
