@@ -47,13 +47,23 @@ bool starts_with_no_case(std::string_view text, std::string_view lower) {
                     [](char l, char t) { return l == (t >= 'A' && t <= 'Z' ? static_cast<char>(t - 'A' + 'a') : t); });
 }
 
+/// UTF-8 without control characters; the last character may be cut.
+bool is_text(std::string_view head) {
+  for (std::size_t i = 0; i < head.size(); ++i) {
+    const auto lead = static_cast<unsigned char>(head[i]);
+    if (lead < 0x20 ? lead != '\n' && lead != '\r' && lead != '\t' : lead == 0x7f) return false;
+    if (lead < 0x80) continue;
+    if (lead < 0xc2 || lead > 0xf4) return false;
+    for (int rest = lead >= 0xf0 ? 3 : (lead >= 0xe0 ? 2 : 1); rest > 0 && i + 1 < head.size(); --rest) {
+      if ((static_cast<unsigned char>(head[++i]) & 0xc0) != 0x80) return false;
+    }
+  }
+  return true;
+}
+
 MediaGuess guess_text(std::string_view head) {
   if (head.starts_with("\xef\xbb\xbf")) head.remove_prefix(3);
-  const bool printable = std::all_of(head.begin(), head.end(), [](char c) {
-    const auto u = static_cast<unsigned char>(c);
-    return (u >= 0x20 && u != 0x7f) || c == '\n' || c == '\r' || c == '\t';
-  });
-  if (!printable) return {MediaKind::other, "unknown data"};
+  if (!is_text(head)) return {MediaKind::other, "unknown data"};
   const std::size_t first = head.find_first_not_of(" \t\r\n");
   head.remove_prefix(first == std::string_view::npos ? head.size() : first);
   if (starts_with_no_case(head, "<!doctype html") || starts_with_no_case(head, "<html") ||

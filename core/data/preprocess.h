@@ -16,6 +16,12 @@ namespace mmt::data {
 
 enum class Resample : std::uint8_t { bilinear = 2, bicubic = 3 };  ///< the numbers of `resample` in preprocessor files
 
+/// Which direction is resized first; results differ by rounding between the passes.
+enum class PassOrder : std::uint8_t {
+  pillow_13,  ///< height first when it loses more than twice as many pixels as the width, as Pillow does from 13.0 on
+  pillow_12,  ///< always width first: Pillow before 13.0
+};
+
 enum class ImageFit : std::uint8_t {
   crop,     ///< shortest edge to `resize`, ratio kept, then the middle `height` x `width` (CLIP)
   stretch,  ///< to `height` x `width`, ratio not kept (SigLIP)
@@ -27,6 +33,7 @@ struct ImageProcessing {
   int width = 224;
   int resize = 0;  ///< `crop` only: length of the shortest edge before the crop; 0: min(height, width)
   Resample resample = Resample::bicubic;
+  PassOrder order = PassOrder::pillow_13;
   /// First onto a square canvas of the colour int(255 * mean), in the middle (LLaVA's `pad`).
   bool pad_to_square = false;
   std::array<double, 3> mean{0.48145466, 0.4578275, 0.40821073};

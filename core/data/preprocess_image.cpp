@@ -94,11 +94,11 @@ struct ImageProcessor::State {
     const ResizeTaps& horizontal = taps_for(o.resample, image.width, width, across);
     const ResizeTaps& vertical = taps_for(o.resample, image.height, height, down);
     if (across.count == o.width && down.count == o.height) {
-      resize_window(image, horizontal, vertical, scratch, out);
+      resize_window(image, horizontal, vertical, o.order, scratch, out);
       return;
     }
     window.resize(static_cast<std::size_t>(3 * across.count * down.count));
-    resize_window(image, horizontal, vertical, scratch, window);
+    resize_window(image, horizontal, vertical, o.order, scratch, window);
     std::fill(out.begin(), out.end(), std::uint8_t{0});
     for (std::int64_t y = 0; y < down.count; ++y) {
       std::memcpy(out.data() + 3 * ((down.offset + y) * o.width + across.offset), window.data() + 3 * y * across.count,

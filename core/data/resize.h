@@ -1,6 +1,6 @@
 // The anti-aliased resize of Pillow (`Image.resize` with bilinear or bicubic), bit for bit: separable,
-// horizontal pass first, fixed-point weights of 22 bits, clipped to 8 bits after each pass; a pass whose size does not
-// change is left out.
+// fixed-point weights of 22 bits, clipped to 8 bits after each pass; a pass whose size does not
+// change is left out. The order of the passes is that of the Pillow release (PassOrder).
 #pragma once
 
 #include "core/data/image.h"
@@ -36,7 +36,7 @@ ResizeTaps resize_taps(Resample kind, std::int64_t in_size, std::int64_t out_siz
 
 /// The window of the resized picture that the taps describe: horizontal.count x vertical.count pixels into `out`
 /// (3 bytes each). `scratch` keeps memory between calls.
-void resize_window(const Image& image, const ResizeTaps& horizontal, const ResizeTaps& vertical,
+void resize_window(const Image& image, const ResizeTaps& horizontal, const ResizeTaps& vertical, PassOrder order,
                    std::vector<std::uint8_t>& scratch, std::span<std::uint8_t> out);
 
 }  // namespace mmt::data
