@@ -15,6 +15,7 @@ import re
 SPECIAL_TOKENS = [
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>",
     "<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>", "<s>", "</s>", "<unk>", "<pad>", "<image>", "<audio>", "<video>",
+    "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
 ]
 
 # Qwen2's pattern as the file gives it; LEARN_PATTERN says the same of the texts here in Python's `re` (no \p{L}).
