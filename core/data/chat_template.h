@@ -6,7 +6,9 @@
 #include "core/data/record.h"
 #include "core/data/tokenizer.h"
 
+#include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,7 +23,8 @@ struct TurnFormat {
   std::string prefix, lead, suffix;
 };
 
-/// What is written around a media slot and the token whose id stands at its rows. "{n}" is the item's number, from 1.
+/// What is written around a media slot and the token whose id stands at its rows. "{n}" in `before` is the number of
+/// the slot among those of its modality, from 1.
 struct SlotFormat {
   std::string before, token, after;
 };
@@ -34,7 +37,8 @@ struct TemplateSpec {
   TurnFormat system, user, assistant, tool;
   SlotFormat image, audio;
   bool media_first = false;  ///< LLaVA: the only slot of a turn moves to its front, followed by a line break
-  bool user_text = true;     ///< false (plain): of user turns only the media count
+  bool user_text = true;     ///< false (plain): of system and user turns only the media count
+  bool trim = false;         ///< white space around a turn's text is cut off (llama3)
 };
 
 /// vicuna_v1, llava_v1, plain, chatml, llama3. Throws ConfigError with the known names.
@@ -60,8 +64,10 @@ class ChatTemplate {
   ChatTemplate(TemplateSpec spec, const Tokenizer& tokenizer);
 
   const TemplateSpec& spec() const { return spec_; }
-  /// The id at the rows of a media slot. Throws ConfigError when the tokenizer lacks the token.
-  TokenId placeholder(Modality modality) const;
+  /// The id at the rows of a media slot; -1 (no token) where the tokenizer lacks it.
+  TokenId placeholder(Modality modality) const { return slot(modality).token; }
+  /// Throws ConfigError when what surrounds such a slot names special tokens that the tokenizer lacks.
+  void require(Modality modality) const;
   /// The whole dialogue: assistant text and its end are supervised (unless Turn::loss is false). The label of row 0 is
   /// always kIgnoreLabel, since nothing predicts it. Throws DataError(bad_record) for roles out of order.
   Dialogue build(const Record& record, const std::string& where) const;
@@ -71,27 +77,33 @@ class ChatTemplate {
   /// Decoding ends when the generated ids end with one of these sequences (the assistant's suffix; EOS).
   const std::vector<std::vector<TokenId>>& stops() const { return stops_; }
   /// The text of a generated answer: stops cut off, special tokens skipped, the template's `lead` removed.
-  std::string answer(std::vector<TokenId> ids) const;
+  std::string answer(std::span<const TokenId> ids) const;
   std::uint64_t hash() const;
 
  private:
-  struct Piece {  // template text, cut at its special tokens
-    TokenId special = -1;
-    std::string text;
-  };
-  using Pieces = std::vector<Piece>;
-  struct Resolved {
-    Pieces prefix, suffix;
+  using Sections = std::vector<Tokenizer::Section>;
+  struct Format {
+    Sections prefix, suffix;
     std::string lead;
   };
+  struct Slot {
+    std::string before;  // holds {n}, so it is cut when it is used
+    Sections after;
+    TokenId token = -1;
+    std::string problem;  // why such a slot cannot be written, or empty
+  };
   class Builder;
-  Pieces resolve(std::string text) const;
-  Dialogue make(const Record& record, const std::string& where, bool for_answer) const;
+  Sections resolve(const std::string& text) const;
+  Slot resolve(const SlotFormat& format) const;
+  const Slot& slot(Modality modality) const { return slots_[static_cast<std::size_t>(modality)]; }
+  void write(Builder& builder, const Record& record, std::size_t num_turns, const std::string& where) const;
 
   TemplateSpec spec_;
   const Tokenizer* tokenizer_;
-  Pieces start_;
-  Resolved roles_[4];
+  std::string bos_, eos_;
+  Sections start_;
+  std::array<Format, 4> formats_;  // by Role
+  std::array<Slot, 2> slots_;      // by Modality
   std::vector<std::vector<TokenId>> stops_;
 };
 

@@ -57,6 +57,7 @@ class RecordFile {
   std::int64_t bytes_ = 0, modified_ns_ = 0;
   std::vector<std::int64_t> offsets_;  // first byte of each record
   std::vector<std::int32_t> lengths_;  // its bytes
+  std::vector<std::int32_t> lines_;    // its first line, from 1
 };
 
 }  // namespace mmt::data

@@ -336,6 +336,19 @@ std::vector<TokenId> Tokenizer::encode_with_special(std::string_view text) const
   return ids;
 }
 
+std::vector<Tokenizer::Section> Tokenizer::split_special(std::string_view text) const {
+  std::vector<Section> sections;
+  std::size_t done = 0;
+  for (const AddedTokenFinder::Hit& hit : impl_->raw.find(text, true)) {
+    if (!is_special(hit.id)) continue;
+    if (hit.begin > done) sections.push_back({-1, std::string(text.substr(done, hit.begin - done))});
+    sections.push_back({hit.id, std::string(text.substr(hit.begin, hit.end - hit.begin))});
+    done = hit.end;
+  }
+  if (done < text.size()) sections.push_back({-1, std::string(text.substr(done))});
+  return sections;
+}
+
 std::optional<TokenId> Tokenizer::id_of(std::string_view token) const {
   if (const auto it = impl_->added_ids.find(token); it != impl_->added_ids.end()) return it->second;
   if (const auto it = impl_->vocab.find(token); it != impl_->vocab.end()) return it->second;

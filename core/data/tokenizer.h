@@ -38,6 +38,13 @@ class Tokenizer {
   /// Ids of text written by a template: special added tokens are recognised too.
   std::vector<TokenId> encode_with_special(std::string_view text) const;
 
+  /// Text cut at its special added tokens: a section is one token (`special` >= 0) or plain text between them.
+  struct Section {
+    TokenId special = -1;
+    std::string text;
+  };
+  std::vector<Section> split_special(std::string_view text) const;
+
   /// The id of a token by its exact written form: added tokens first, then the vocabulary.
   std::optional<TokenId> id_of(std::string_view token) const;
   /// The text of `ids`; always valid UTF-8 (broken sequences become U+FFFD). Ids without a token are left out.

@@ -110,6 +110,7 @@ bool is_white_space(std::uint32_t code) {
 }
 
 bool is_word_character(std::uint32_t code) {
+  if (code == 0x200C || code == 0x200D) return true;  // joiners (Unicode TR 18, annex C)
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
