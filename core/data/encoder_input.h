@@ -2,6 +2,7 @@
 // themselves. One value per encoder module of the config; the index calls `measure`, the loader calls `load`.
 #pragma once
 
+#include "core/data/preprocess.h"
 #include "core/data/record.h"
 
 #include <array>
@@ -30,12 +31,21 @@ struct EncoderInput {
   Modality modality = Modality::image;
   std::int32_t max_rows = 0;  ///< cap on inner_rows of one item (its block's cap); 0: none
   std::uint64_t key = 0;      ///< hash of everything that changes the measures (part of the index key)
-  /// The items that a file becomes (one; several when a long clip is cut into chunks). Reads headers, decodes only
-  /// where the length needs it. Throws DataError. Thread-safe.
-  std::function<std::vector<ItemShape>(const std::filesystem::path&)> measure;
+  /// The items that a file becomes (one; several when a long clip is cut into chunks), each of at least one row. Reads
+  /// headers, decodes only where the length needs it. `where` begins the message of a DataError. Thread-safe.
+  std::function<std::vector<ItemShape>(const std::filesystem::path&, const std::string& where)> measure;
   /// Decodes item `part` of the file into `out`, (input_rows, input_cols) row-major. Throws DataError, also when the
   /// file no longer has that shape. Thread-safe.
-  std::function<void(const std::filesystem::path&, const ItemShape&, int part, std::span<float> out)> load;
+  std::function<void(const std::filesystem::path&, const std::string& where, const ItemShape&, int part,
+                     std::span<float> out)>
+      load;
 };
+
+/// Pictures through `processing` into patch rows. `class_token` and `select` say what the tower adds and passes on.
+EncoderInput image_input(const std::string& module, const ImageOptions& options, const ImageProcessing& processing,
+                         bool class_token, VisionSelect select, std::int32_t max_rows);
+/// Sound through `processing` into log-mel rows: an item per window of the clip.
+EncoderInput audio_input(const std::string& module, const AudioOptions& options, const AudioProcessing& processing,
+                         std::int32_t max_rows);
 
 }  // namespace mmt::data

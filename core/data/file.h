@@ -16,7 +16,7 @@ std::string read_text_file(const std::filesystem::path& path, std::int64_t max_b
 
 /// A media file of a sample, or its first `prefix` bytes (0: all). Throws DataError(missing_file) when it is missing or
 /// cannot be read, DataError(too_large) when it has more than `max_bytes`.
-std::vector<std::byte> read_media_file(const std::filesystem::path& path, std::int64_t max_bytes, DataFault too_large,
-                                       std::int64_t prefix = 0);
+std::vector<std::byte> read_media_file(const std::filesystem::path& path, const std::string& where,
+                                       std::int64_t max_bytes, DataFault too_large, std::int64_t prefix = 0);
 
 }  // namespace mmt::data

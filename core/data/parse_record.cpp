@@ -30,7 +30,7 @@ class Parser {
     if (const json* id = find(source, "id")) {
       if (!id->is_string() && !id->is_number()) refuse("\"id\" is neither text nor a number");
       record_.id = id->is_string() ? id->get<std::string>() : id->dump();
-      where_ += fmt::format(" (id {})", record_.id.substr(0, 80));
+      where_ = with_id(where_, record_.id);
     }
     for (const char* key : {"video", "videos"}) {
       if (const json* v = find(source, key); v != nullptr && !v->empty())

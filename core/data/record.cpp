@@ -13,6 +13,10 @@ std::string_view name_of(Role role) {
   return names[static_cast<int>(role)];
 }
 
+std::string with_id(const std::string& place, const std::string& id) {
+  return id.empty() ? place : fmt::format("{} (id {})", place, id.substr(0, 80));
+}
+
 std::filesystem::path media_path(const std::filesystem::path& root, std::string_view relative,
                                  const std::string& where) {
   const auto refuse = [&](const char* why) -> void {

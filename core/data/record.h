@@ -38,6 +38,9 @@ struct Record {
   std::vector<MediaFile> media;  ///< in the order of their slots; each has exactly one slot
 };
 
+/// `place` with the record's id, where it has one: "train.json:17: sample 16 (id a-3)".
+std::string with_id(const std::string& place, const std::string& id);
+
 /// Joins a record's media path to the media root. Throws DataError(unsafe_path) for absolute paths, `..`, URLs, data
 /// URIs, NUL bytes and names that leave the root; symbolic links inside the root are the user's own and are followed.
 std::filesystem::path media_path(const std::filesystem::path& root, std::string_view relative,

@@ -10,7 +10,7 @@
 
 namespace mmt::data {
 
-inline constexpr int kNumFaults = static_cast<int>(DataFault::unsafe_path) + 1;
+inline constexpr int kNumFaults = static_cast<int>(DataFault::unsupported_media) + 1;
 
 struct DataReport {
   std::int64_t samples = 0;    ///< drawn and trained on

@@ -57,7 +57,7 @@ struct Prepared {
   bool truncated = false;
 };
 
-/// Media of one modality that no encoder takes: ConfigError. Too long: DataError(too_long); nothing supervised left:
+/// Media of a modality that no encoder takes: ConfigError. Too long: DataError(too_long); nothing supervised left:
 /// DataError(no_labels); an item over its encoder's cap: DataError(too_long). `shapes[encoder][media]` gives the items.
 using Shapes = std::vector<std::vector<std::vector<ItemShape>>>;
 Prepared assemble(const Preparation& preparation, const Record& record, const Shapes& shapes, const std::string& where,
