@@ -44,7 +44,10 @@ struct IndexOptions {
   int threads = 1;
   const std::atomic<bool>* stop = nullptr;             ///< polled; a stopped build keeps what it has written
   std::function<void(const IndexProgress&)> progress;  ///< called from the calling thread, about five times a second
-  bool write = true;                                   ///< false: in memory only (a read-only folder, `validate`)
+  bool write = true;  ///< false: what is there is read, nothing is written (all ranks but the first; `validate`)
+  /// Samples that an earlier build could not use are tried again (their files may be there now); false: taken as they
+  /// are.
+  bool recheck = true;
 };
 
 class DatasetIndex {
@@ -72,6 +75,8 @@ class DatasetIndex {
   std::vector<std::int64_t> faults() const;
   const std::filesystem::path& index_path() const;
   std::uint64_t key() const;
+  /// Hash of all entries: equal on all ranks, or they plan different steps.
+  std::uint64_t digest() const;
 
  private:
   struct Impl;
