@@ -272,7 +272,7 @@ class Executor::Impl {
       Tensor out;
       if (unit.has_output()) out = forward_output(p, s, rows, turn, u, saves);
       const ArenaScope unit_scope(work_);
-      const bool keep = saves && unit.needs_backward() && !p.layout.recompute;
+      const bool keep = saves && unit.needs_backward() && !p.layout.restarts[u];
       take_tensors(unit, Life::kept, keep ? *s.kept : work_, rows, saved);
       take_tensors(unit, Life::held, keep ? *s.held : work_, rows, saved);
       take_tensors(unit, Life::scratch, work_, rows, saved);
@@ -280,8 +280,7 @@ class Executor::Impl {
       drop_tensors(unit, Life::scratch, saved);
       if (!keep) saved.tensors.clear();
       for (std::size_t i = 0; i < in.size(); ++i) {
-        const bool restart = p.layout.recompute && unit.needs_backward();
-        if (!saves || (unit.inputs[i].keep == Life::scratch && !restart)) in[i] = Tensor();
+        if (!saves || (unit.inputs[i].keep == Life::scratch && !p.layout.restarts[u])) in[i] = Tensor();
       }
       if (!unit.has_output() && mode_ == Mode::train && unit.trains()) p.setup.store->block_done(static_cast<int>(u));
       x = out;
@@ -325,10 +324,10 @@ class Executor::Impl {
   void recompute(const Action& a) {
     Place& p = place(a.stage);
     Slot& s = slot(a, a.stage, a.block);
-    if (!p.layout.recompute || s.restored != nullptr) return;
+    if (!p.setup.recompute || s.restored != nullptr) return;
     s.restored = p.restored.take();
     for (std::size_t u = 0; u < p.layout.num_units(); ++u) {
-      if (p.layout.plan(u).needs_backward()) restore(a, p, s, u, *s.restored, *s.held);
+      if (p.layout.restarts[u]) restore(a, p, s, u, *s.restored, *s.held);
     }
   }
 
@@ -350,7 +349,7 @@ class Executor::Impl {
       Saved& saved = s.saved[u];
       const ArenaScope unit_scope(work_);
       Arena& stash = weights_later ? *s.stash : work_;
-      if (p.layout.recompute && s.restored == nullptr) restore(a, p, s, u, work_, weights_later ? *s.held : work_);
+      if (p.layout.restarts[u] && s.restored == nullptr) restore(a, p, s, u, work_, weights_later ? *s.held : work_);
       take_tensors(unit, Life::stash, stash, rows, saved);
       take_tensors(unit, Life::scratch, work_, rows, saved);
       saved.d_out = d_out;

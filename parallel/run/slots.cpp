@@ -17,7 +17,7 @@ std::int64_t rows_of(RowCount count, const plan::BlockSize& size, std::int64_t p
 }
 
 StageLayout::StageLayout(const StageSetup& setup)
-    : stage(setup.stage), ports(setup.stage->ports()), recompute(setup.recompute) {
+    : stage(setup.stage), ports(setup.stage->ports()) {
   for (std::size_t u = 0; u < num_units(); ++u) {
     const UnitPlan& unit = plan(u);
     x_port.push_back(-1);
@@ -32,15 +32,15 @@ StageLayout::StageLayout(const StageSetup& setup)
         x_port[u] = static_cast<int>(p);
       }
     }
+    restarts.push_back(setup.recompute && unit.needs_backward() && unit.has_output());
     chain_life.push_back(Life::scratch);
     if (u == 0) continue;
     MMT_CHECK(x_port[u] >= 0, "{} does not read the unit before it", unit.name);
     const PortPlan& x = unit.inputs[static_cast<std::size_t>(x_port[u])];
     MMT_CHECK(x.cols == plan(u - 1).output.cols && x.dtype == plan(u - 1).output.dtype,
               "{} gives {} columns, {} reads {}", plan(u - 1).name, plan(u - 1).output.cols, unit.name, x.cols);
-    // Under recompute, the inputs of every unit with a backward are what it starts again from.
-    const bool restart = recompute && unit.needs_backward();
-    chain_life[u - 1] = restart ? std::max(x.keep, Life::kept) : x.keep;
+    // Under recompute, a unit starts again from its inputs.
+    chain_life[u - 1] = restarts[u] ? std::max(x.keep, Life::kept) : x.keep;
   }
 }
 
@@ -106,11 +106,11 @@ StageMemory stage_memory(const StageSetup& setup, const Stream& stream) {
     const UnitPlan& unit = layout.plan(u);
     const std::int64_t kept = unit.bytes(Life::kept, cap), held = unit.bytes(Life::held, cap),
                        stash = unit.bytes(Life::stash, cap);
-    if (!layout.recompute && unit.needs_backward()) {
+    if (!layout.restarts[u] && unit.needs_backward()) {
       memory.kept += kept;
       memory.held += held;
     }
-    if (layout.recompute && unit.needs_backward()) {
+    if (layout.restarts[u]) {
       memory.restored += kept;
       memory.held += held;  // between a split BI and its BW
     }

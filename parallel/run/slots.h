@@ -18,7 +18,9 @@ struct StageLayout {
   std::vector<int> x_port;                   ///< by unit: the port that reads the unit before it; -1: none
   std::vector<std::vector<int>> stage_port;  ///< by unit and port: the stage's port; -1: the unit before
   std::vector<Life> chain_life;  ///< by unit: how long its output lives inside the stage (last unit: unused)
-  bool recompute = false;
+  /// By unit: under recompute, its kept and held tensors are made again from its inputs. Sinks keep theirs: their forward
+  /// already computed what the backward reads.
+  std::vector<bool> restarts;
 
   std::size_t num_units() const { return stage->units.size(); }
   const UnitPlan& plan(std::size_t unit) const { return stage->units[unit]->plan(); }
