@@ -34,9 +34,9 @@ struct Linear {
 /// FLOPs of one layer: F, Bd (products that compute an input gradient inside it) and Bw, as its frozen pattern needs
 /// them. Recompute costs F again.
 struct LayerCost {
-  Linear forward;
-  Linear backward_input;
-  Linear backward_weight;
+  Linear forward{};
+  Linear backward_input{};
+  Linear backward_weight{};
   LayerCost& operator+=(const LayerCost& o);
 };
 

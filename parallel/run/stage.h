@@ -76,18 +76,18 @@ struct Box {
 /// `<module>/<name>`. Units that declare the same canonical name use one tied parameter: the first in graph order owns
 /// init, optimizer state, norm and checkpoint; every use has an accumulator of its own.
 struct ParamSpec {
-  std::string module;
-  std::string name;
-  std::vector<std::int64_t> shape;  ///< global
-  Box box;                          ///< this rank's part
-  DType dtype = DType::f32;         ///< of the compute copy; the master is f32 (f64 for f64)
-  Init init;
+  std::string module{};
+  std::string name{};
+  std::vector<std::int64_t> shape{};  ///< global
+  Box box{};                          ///< this rank's part
+  DType dtype = DType::f32;           ///< of the compute copy; the master is f32 (f64 for f64)
+  Init init{};
   bool trainable = true;
   bool decay = true;  ///< weight decay applies (matrices; not norms and biases)
   /// Axes over which gradients are partial sums and must be added, besides the data axes (dp, cp), which always are.
-  std::vector<AxisGroup> partial_over;
+  std::vector<AxisGroup> partial_over{};
   /// Axes over which the parameter is a copy with an already complete gradient.
-  std::vector<AxisGroup> replica_over;
+  std::vector<AxisGroup> replica_over{};
 };
 std::string canonical_name(const ParamSpec& spec);  ///< "<module>/<name>"
 

@@ -1,0 +1,100 @@
+#include "models/block.h"
+
+#include "kernels/elementwise.h"
+
+namespace mmt::models {
+
+TransformerBlock::TransformerBlock(const UnitPlanner::Setting& setting, BlockOptions o, bool input_needs_grad)
+    : input_needs_grad_(input_needs_grad) {
+  MMT_CHECK(!setting.sequence_parallel, "{}: sequence parallelism is not supported yet", o.unit);
+  UnitPlanner planner(setting, o.unit);
+  for (std::string* name : {&o.norm1, &o.norm2, &o.attention.q, &o.attention.k, &o.attention.v, &o.attention.o,
+                            &o.attention.q_norm, &o.attention.k_norm, &o.mlp.gate, &o.mlp.up, &o.mlp.down})
+    if (!name->empty()) *name = o.prefix + *name;
+  const std::int64_t hidden = o.attention.hidden;
+  const int x = planner.input({.cols = hidden, .dtype = setting.dtype, .needs_grad = input_needs_grad});
+
+  const auto norm = [&](const std::string& name, bool needs_grad) {
+    return Norm(planner, {.name = name, .kind = o.norm, .features = hidden, .epsilon = o.epsilon}, needs_grad);
+  };
+  norm1_ = norm(o.norm1, input_needs_grad);
+  attention_ = SelfAttention(planner, o.attention, norm1_.output_needs_grad());
+  middle_needs_grad_ = input_needs_grad || attention_.output_needs_grad();
+  norm2_ = norm(o.norm2, middle_needs_grad_);
+  mlp_ = Mlp(planner, o.mlp, norm2_.output_needs_grad());
+
+  planner.input_port(x).keep = norm1_.input_life();
+  normed1_ = planner.tensor("normed 1", hidden, attention_.input_life());
+  middle_ = planner.tensor("middle", hidden, norm2_.input_life());
+  normed2_ = planner.tensor("normed 2", hidden, mlp_.input_life());
+  planner.output({.cols = hidden, .dtype = setting.dtype, .keep_grad = mlp_.grad_life()});
+
+  const Linear buffer = run::arena_bytes(setting.dtype, RowCount::rows, hidden);
+  Linear held;
+  if (attention_.grad_life() == Life::stash)
+    d_middle_ = planner.tensor("d middle", hidden, Life::stash);
+  else if (middle_needs_grad_ && !input_needs_grad)
+    held += buffer;
+  // One gradient of a normed input at a time: the MLP's, then attention's.
+  planner.scratch(Phase::backward_input, held + buffer + mlp_.backward_scratch());
+  planner.scratch(Phase::backward_input, held + buffer + attention_.backward_scratch());
+  for (const Phase phase : {Phase::forward, Phase::recompute}) {
+    planner.scratch(phase, attention_.forward_scratch());
+    planner.scratch(phase, mlp_.forward_scratch());
+  }
+  plan_ = planner.take();
+}
+
+void TransformerBlock::run(Ctx& ctx, const Tensor& x, const Tensor& out, Saved& saved) const {
+  const Tensor middle = saved[middle_];
+  norm1_.forward(ctx, saved, saved[normed1_], x);
+  attention_.forward(ctx, saved, middle, saved[normed1_]);
+  ops::add_in_place(ctx.stream, middle, x);
+  norm2_.forward(ctx, saved, saved[normed2_], middle);
+  mlp_.forward(ctx, saved, out, saved[normed2_]);
+  if (out.defined()) ops::add_in_place(ctx.stream, out, middle);
+}
+
+void TransformerBlock::forward(Ctx& ctx, std::span<const Tensor> in, const Tensor& out, Saved& saved) const {
+  run(ctx, in[0], out, saved);
+}
+
+void TransformerBlock::recompute(Ctx& ctx, Saved& saved) const { run(ctx, saved.in[0], {}, saved); }
+
+void TransformerBlock::backward_input(Ctx& ctx, const Tensor& d_out, std::span<const Tensor> d_in, Saved& saved) const {
+  if (!plan_.needs_backward()) return;
+  const ArenaScope scope(*ctx.scratch);
+  const std::int64_t hidden = plan_.output.cols;
+  const auto buffer = [&] { return ctx.scratch->take(d_out.dtype, {d_out.rows(), hidden}); };
+  const Tensor dx = input_needs_grad_ ? d_in[0] : Tensor{};
+
+  // d h = d y + norm2'(mlp'(d y)). It lives where its longest reader wants it.
+  Tensor d_middle;
+  if (middle_needs_grad_) {
+    d_middle = d_middle_ != kNone ? saved[d_middle_] : input_needs_grad_ ? dx : buffer();
+    ops::copy(ctx.stream, d_middle, d_out);
+  }
+  {
+    const ArenaScope inner(*ctx.scratch);
+    const Tensor d_normed = norm2_.output_needs_grad() ? buffer() : Tensor{};
+    mlp_.backward_input(ctx, saved, d_normed, d_out);
+    if (d_normed.defined()) norm2_.backward_input(ctx, saved, d_middle, d_normed, saved[middle_], Accumulate::add);
+  }
+  if (!middle_needs_grad_) return;
+
+  // d x = d h + norm1'(attention'(d h)).
+  const Tensor d_normed = norm1_.output_needs_grad() ? buffer() : Tensor{};
+  attention_.backward_input(ctx, saved, d_normed, d_middle);
+  if (!d_normed.defined()) return;
+  if (dx.defined() && dx.data != d_middle.data) ops::copy(ctx.stream, dx, d_middle);
+  norm1_.backward_input(ctx, saved, dx, d_normed, saved.in[0], Accumulate::add);
+}
+
+void TransformerBlock::backward_weight(Ctx& ctx, Saved& saved) const {
+  norm1_.backward_weight(ctx, saved);
+  attention_.backward_weight(ctx, saved, d_middle_ == kNone ? Tensor{} : saved[d_middle_], saved[normed1_]);
+  norm2_.backward_weight(ctx, saved);
+  mlp_.backward_weight(ctx, saved, saved.d_out, saved[normed2_]);
+}
+
+}  // namespace mmt::models

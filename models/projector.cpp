@@ -1,0 +1,69 @@
+#include "models/projector.h"
+
+namespace mmt::models {
+
+Projector::Projector(const UnitPlanner::Setting& setting, const ProjectorOptions& o, bool input_needs_grad)
+    : two_(o.kind == ProjectorKind::mlp2), activation_(o.activation) {
+  UnitPlanner planner(setting, o.unit);
+  const int x =
+      planner.input({.cols = o.in, .dtype = setting.dtype, .count = RowCount::out, .needs_grad = input_needs_grad});
+  const auto layer = [&](const char* name, std::int64_t in, std::int64_t out, bool needs_grad) {
+    return LinearLayer(planner, {.name = name, .in = in, .out = out, .bias = o.bias, .count = RowCount::out},
+                       needs_grad);
+  };
+  if (two_) {
+    first_ = layer("linear_1", o.in, o.inner, input_needs_grad);
+    middle_needs_grad_ = first_.output_needs_grad();
+    last_ = layer("linear_2", o.inner, o.out, middle_needs_grad_);
+    planner.input_port(x).keep = first_.input_life();
+    pre_ = planner.tensor("linear_1", o.inner, middle_needs_grad_ ? Life::kept : Life::scratch, RowCount::out);
+    middle_ = planner.tensor("middle", o.inner, last_.input_life(), RowCount::out);
+    if (first_.weight_trains())
+      d_pre_ = planner.tensor("d linear_1", o.inner, Life::stash, RowCount::out);
+    else if (middle_needs_grad_)
+      planner.scratch(Phase::backward_input, run::arena_bytes(setting.dtype, RowCount::out, o.inner));
+  } else {
+    last_ = layer("linear", o.in, o.out, input_needs_grad);
+    planner.input_port(x).keep = last_.input_life();
+  }
+  planner.output({.cols = o.out, .dtype = setting.dtype, .count = RowCount::out, .keep_grad = last_.grad_life()});
+  plan_ = planner.take();
+}
+
+void Projector::hide(Ctx& ctx, const Tensor& x, Saved& saved) const {
+  first_.forward(ctx, saved[pre_], x);
+  ops::activation_forward(ctx.stream, saved[middle_], saved[pre_], activation_);
+}
+
+void Projector::forward(Ctx& ctx, std::span<const Tensor> in, const Tensor& out, Saved& saved) const {
+  if (two_) hide(ctx, in[0], saved);
+  last_.forward(ctx, out, two_ ? saved[middle_] : in[0]);
+}
+
+void Projector::recompute(Ctx& ctx, Saved& saved) const {
+  if (two_) hide(ctx, saved.in[0], saved);
+}
+
+void Projector::backward_input(Ctx& ctx, const Tensor& d_out, std::span<const Tensor> d_in, Saved& saved) const {
+  const Tensor dx = plan_.inputs[0].needs_grad ? d_in[0] : Tensor{};
+  if (!two_) {
+    last_.backward_input(ctx, saved, dx, d_out);
+    return;
+  }
+  if (!middle_needs_grad_) {
+    last_.backward_input(ctx, saved, {}, d_out);
+    return;
+  }
+  const ArenaScope scope(*ctx.scratch);
+  const Tensor d = d_pre_ != kNone ? saved[d_pre_] : ctx.scratch->take(d_out.dtype, {d_out.rows(), first_.out()});
+  last_.backward_input(ctx, saved, d, d_out);
+  ops::activation_backward(ctx.stream, d, d, saved[pre_], activation_);
+  first_.backward_input(ctx, saved, dx, d);
+}
+
+void Projector::backward_weight(Ctx& ctx, Saved& saved) const {
+  if (two_) first_.backward_weight(ctx, saved, d_pre_ == kNone ? Tensor{} : saved[d_pre_], saved.in[0]);
+  last_.backward_weight(ctx, saved, saved.d_out, two_ ? saved[middle_] : saved.in[0]);
+}
+
+}  // namespace mmt::models

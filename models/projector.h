@@ -1,0 +1,43 @@
+// Projector between an encoder and the LLM: one linear layer, or two with an activation between (LLaVA-1.5).
+#pragma once
+
+#include "kernels/activation.h"
+#include "models/linear.h"
+
+namespace mmt::models {
+
+enum class ProjectorKind : std::uint8_t {
+  linear,  ///< parameters linear.{weight,bias}
+  mlp2,    ///< parameters linear_1.{weight,bias}, linear_2.{weight,bias}
+};
+
+struct ProjectorOptions {
+  std::string unit;  ///< "eyes.projector"
+  ProjectorKind kind = ProjectorKind::mlp2;
+  std::int64_t in = 0;
+  std::int64_t inner = 0;  ///< mlp2
+  std::int64_t out = 0;
+  bool bias = true;
+  Activation activation = Activation::gelu_erf;
+};
+
+/// Works on the rows that left the encoder (RowCount::out). Setting::module is "<encoder>.projector".
+class Projector final : public run::Unit {
+ public:
+  Projector(const UnitPlanner::Setting& setting, const ProjectorOptions& options, bool input_needs_grad);
+
+  void forward(Ctx& ctx, std::span<const Tensor> in, const Tensor& out, Saved& saved) const override;
+  void backward_input(Ctx& ctx, const Tensor& d_out, std::span<const Tensor> d_in, Saved& saved) const override;
+  void backward_weight(Ctx& ctx, Saved& saved) const override;
+  void recompute(Ctx& ctx, Saved& saved) const override;
+
+ private:
+  void hide(Ctx& ctx, const Tensor& x, Saved& saved) const;
+
+  bool two_ = false, middle_needs_grad_ = false;
+  Activation activation_ = Activation::gelu_erf;
+  LinearLayer first_, last_;
+  SlotId pre_ = kNone, middle_ = kNone, d_pre_ = kNone;
+};
+
+}  // namespace mmt::models

@@ -1,0 +1,294 @@
+#include "models/spec.h"
+
+#include "kernels/rotary.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+
+namespace mmt::models {
+namespace {
+
+struct NamedActivation {
+  std::string_view name;
+  Activation value;
+};
+constexpr NamedActivation kActivations[] = {
+    {"gelu", Activation::gelu_erf},
+    {"gelu_tanh", Activation::gelu_tanh},
+    {"gelu_quick", Activation::gelu_quick},
+    {"silu", Activation::silu},
+    // Hugging Face's names
+    {"gelu_pytorch_tanh", Activation::gelu_tanh},
+    {"gelu_new", Activation::gelu_tanh},
+    {"quick_gelu", Activation::gelu_quick},
+};
+
+/// Collects problems; each check says what was given and what is legal.
+class Checker {
+ public:
+  void positive(const char* field, std::int64_t value) {
+    if (value <= 0) add(field, fmt::format("{} given, must be 1 or more", value));
+  }
+  void positive_real(const char* field, double value) {
+    if (!(value > 0) || !std::isfinite(value)) add(field, fmt::format("{} given, must be above 0", value));
+  }
+  void one_of(const char* field, const std::string& value, const std::vector<std::string>& legal) {
+    if (std::find(legal.begin(), legal.end(), value) == legal.end())
+      add(field, fmt::format("'{}' is not one of {}", value, fmt::join(legal, ", ")));
+  }
+  void activation(const char* field, const std::string& value) {
+    if (!parse_activation(value))
+      add(field, fmt::format("'{}' is not one of gelu, gelu_tanh, gelu_quick, silu", value));
+  }
+  void head_dim(const char* field, std::int64_t value) {
+    if (value < 16 || value > 128 || value % 8 != 0)
+      add(field, fmt::format("a head of {} columns: must be a multiple of 8 between 16 and 128", value));
+  }
+  void add(std::string field, std::string message) { problems_.push_back({std::move(field), std::move(message)}); }
+  bool clean() const { return problems_.empty(); }
+  std::vector<SpecProblem> take() { return std::move(problems_); }
+
+ private:
+  std::vector<SpecProblem> problems_;
+};
+
+[[noreturn]] void unknown_kind(const std::string& kind, const std::vector<std::string>& legal) {
+  throw ConfigError(fmt::format("kind: '{}' is not one of {}", kind, fmt::join(legal, ", ")));
+}
+
+}  // namespace
+
+std::optional<Activation> parse_activation(const std::string& name) {
+  for (const NamedActivation& a : kActivations)
+    if (a.name == name) return a.value;
+  return std::nullopt;
+}
+
+std::string_view name_of(Activation activation) {
+  for (const NamedActivation& a : kActivations)
+    if (a.value == activation) return a.name;
+  return "";
+}
+
+std::vector<std::string> encoder_kinds() { return {"clip", "siglip", "whisper"}; }
+std::vector<std::string> llm_kinds() { return {"llama", "qwen2", "qwen3", "mistral", "gpt2"}; }
+
+EncoderSpec encoder_preset(const std::string& kind) {
+  EncoderSpec s;
+  s.kind = kind;
+  s.modality = "image";
+  if (kind == "clip") {
+    s.activation = "gelu_quick";
+    s.class_token = true;
+    s.pre_norm = true;
+    s.patch = 14;
+    s.image_size = 336;
+  } else if (kind == "siglip") {
+    s.activation = "gelu_tanh";
+    s.norm_epsilon = 1e-6;
+    s.patch_bias = true;
+    s.patch = 14;
+    s.image_size = 384;
+  } else if (kind == "whisper") {
+    s.modality = "audio";
+    s.activation = "gelu";
+    s.key_bias = false;
+    s.post_norm = true;
+    s.select = "full";
+  } else {
+    unknown_kind(kind, encoder_kinds());
+  }
+  return s;
+}
+
+LlmSpec llm_preset(const std::string& kind) {
+  LlmSpec s;
+  s.kind = kind;
+  if (kind == "llama" || kind == "mistral") return s;
+  if (kind == "qwen2") {
+    s.qkv_bias = true;
+    s.norm_epsilon = 1e-6;
+  } else if (kind == "qwen3") {
+    s.qk_norm = true;
+    s.head_dim = 128;
+    s.norm_epsilon = 1e-6;
+  } else if (kind == "gpt2") {
+    s.norm = NormKind::layer;
+    s.gated = false;
+    s.activation = "gelu_tanh";
+    s.qkv_bias = s.o_bias = s.mlp_bias = true;
+    s.tie_embeddings = true;
+    s.rotary = false;
+    s.max_positions = 1024;
+  } else {
+    unknown_kind(kind, llm_kinds());
+  }
+  return s;
+}
+
+void resolve(EncoderSpec& spec, std::int64_t llm_hidden) {
+  if (spec.intermediate == 0) spec.intermediate = 4 * spec.hidden;
+  if (spec.projector.hidden == 0) spec.projector.hidden = llm_hidden;
+}
+
+void resolve(LlmSpec& spec) {
+  if (spec.intermediate == 0) spec.intermediate = spec.gated ? (spec.hidden * 8 / 3 + 63) / 64 * 64 : 4 * spec.hidden;
+  if (spec.kv_heads == 0) spec.kv_heads = spec.heads;
+  if (spec.head_dim == 0 && spec.heads > 0) spec.head_dim = static_cast<int>(spec.hidden / spec.heads);
+}
+
+int num_blocks(const EncoderSpec& spec) {
+  return spec.feature_layer < 0 ? spec.layers + 1 + spec.feature_layer : spec.feature_layer;
+}
+
+std::int64_t position_rows(const EncoderSpec& spec) {
+  if (spec.modality == "audio") return spec.max_positions;
+  const std::int64_t side = spec.image_size / spec.patch;
+  return side * side + (spec.class_token ? 1 : 0);
+}
+
+std::vector<SpecProblem> validate(const EncoderSpec& s) {
+  Checker check;
+  check.one_of("kind", s.kind, encoder_kinds());
+  check.one_of("modality", s.modality, {"image", "audio"});
+  if (check.clean() && s.modality != encoder_preset(s.kind).modality)
+    check.add("kind", fmt::format("{} is not an encoder of modality {}", s.kind, s.modality));
+  check.positive("hidden", s.hidden);
+  check.positive("intermediate", s.intermediate);
+  check.positive("layers", s.layers);
+  check.positive("heads", s.heads);
+  check.positive_real("norm_epsilon", s.norm_epsilon);
+  check.activation("activation", s.activation);
+  if (s.heads > 0 && s.hidden > 0) {
+    if (s.hidden % s.heads != 0)
+      check.add("heads", fmt::format("{} heads do not divide hidden {}", s.heads, s.hidden));
+    else
+      check.head_dim("heads", s.hidden / s.heads);
+  }
+  if (s.modality == "audio") {
+    check.positive("mels", s.mels);
+    check.positive("max_positions", s.max_positions);
+    if (s.hidden % 2 != 0) check.add("hidden", fmt::format("{} is odd: sinusoids need pairs", s.hidden));
+  } else {
+    check.positive("patch", s.patch);
+    check.positive("image_size", s.image_size);
+    if (s.patch > 0 && s.image_size > 0 && s.image_size % s.patch != 0)
+      check.add("image_size", fmt::format("{} is not a multiple of patch {}", s.image_size, s.patch));
+    check.one_of("select", s.select, {"patch", "full"});
+  }
+  const int blocks = num_blocks(s);
+  if (s.layers > 0 && (blocks < 0 || blocks > s.layers))
+    check.add("feature_layer", fmt::format("{} of {} layers: must be between {} and {}", s.feature_layer, s.layers,
+                                           -s.layers - 1, s.layers));
+  if (s.layers > 0 && s.post_norm && blocks != s.layers)
+    check.add("post_norm",
+              fmt::format("it stands behind the last layer, and feature_layer {} ends before", s.feature_layer));
+  check.one_of("projector.kind", s.projector.kind, {"none", "linear", "mlp2"});
+  if (s.projector.kind == "mlp2") {
+    check.positive("projector.hidden", s.projector.hidden);
+    check.activation("projector.activation", s.projector.activation);
+  }
+  return check.take();
+}
+
+std::vector<SpecProblem> validate(const LlmSpec& s) {
+  Checker check;
+  check.one_of("kind", s.kind, llm_kinds());
+  check.positive("vocabulary", s.vocabulary);
+  check.positive("hidden", s.hidden);
+  check.positive("intermediate", s.intermediate);
+  check.positive("layers", s.layers);
+  check.positive("heads", s.heads);
+  check.positive("kv_heads", s.kv_heads);
+  check.positive_real("norm_epsilon", s.norm_epsilon);
+  check.activation("activation", s.activation);
+  if (s.gated && parse_activation(s.activation) != Activation::silu)
+    check.add("activation", fmt::format("a gated MLP is silu's, '{}' given", s.activation));
+  if (s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads != 0)
+    check.add("kv_heads", fmt::format("{} does not divide heads {}", s.kv_heads, s.heads));
+  if (s.heads > 0) check.head_dim("head_dim", s.head_dim);
+  if (s.rotary) {
+    check.positive_real("rope_theta", s.rope_theta);
+    if (s.max_positions != 0) check.add("max_positions", "learned positions and rotary ones exclude each other");
+    if (!s.mrope_section.empty()) {
+      const int sum = std::accumulate(s.mrope_section.begin(), s.mrope_section.end(), 0);
+      if (sum != s.head_dim / 2 || s.mrope_section.size() > 3 ||
+          std::any_of(s.mrope_section.begin(), s.mrope_section.end(), [](int n) { return n <= 0; }))
+        check.add("mrope_section", fmt::format("[{}] must be up to three positive counts that add up to {}",
+                                               fmt::join(s.mrope_section, ", "), s.head_dim / 2));
+    }
+    if (s.rope_scaling) {
+      check.positive_real("rope_scaling.factor", s.rope_scaling->factor);
+      if (!(s.rope_scaling->low_freq_factor < s.rope_scaling->high_freq_factor))
+        check.add("rope_scaling.low_freq_factor", "must be below high_freq_factor");
+      check.positive("rope_scaling.original_max_position", s.rope_scaling->original_max_position);
+    }
+  } else {
+    check.positive("max_positions", s.max_positions);
+    if (!s.mrope_section.empty()) check.add("mrope_section", "needs rotary positions");
+  }
+  if (s.sliding_window < 0) check.add("sliding_window", fmt::format("{} given, must be 0 or more", s.sliding_window));
+  if (s.window_from_layer < 0 || s.window_from_layer > s.layers)
+    check.add("window_from_layer", fmt::format("{} of {} layers", s.window_from_layer, s.layers));
+  return check.take();
+}
+
+std::vector<SpecProblem> validate_tp(const EncoderSpec& s, int tp) {
+  Checker check;
+  if (tp < 1 || s.heads % tp != 0 || s.intermediate % tp != 0)
+    check.add("tp", fmt::format("{} ranks do not divide {} heads and intermediate {}", tp, s.heads, s.intermediate));
+  return check.take();
+}
+
+std::vector<SpecProblem> validate_tp(const LlmSpec& s, int tp) {
+  Checker check;
+  if (tp < 1 || s.heads % tp != 0 || s.intermediate % tp != 0 || (s.kv_heads % tp != 0 && tp % s.kv_heads != 0))
+    check.add("tp", fmt::format("{} ranks do not divide {} heads, {} key heads (or are a multiple of them) and "
+                                "intermediate {}",
+                                tp, s.heads, s.kv_heads, s.intermediate));
+  return check.take();
+}
+
+std::vector<std::int32_t> mask_windows(const LlmSpec& s) {
+  const bool some = s.sliding_window > 0 && s.window_from_layer < s.layers;
+  if (!some) return {0};
+  if (s.window_from_layer == 0) return {s.sliding_window};
+  return {0, s.sliding_window};
+}
+
+int mask_of_layer(const LlmSpec& s, int layer) {
+  return s.sliding_window > 0 && s.window_from_layer > 0 && layer >= s.window_from_layer ? 1 : 0;
+}
+
+std::optional<run::RotarySpec> rotary_of(const LlmSpec& s) {
+  if (!s.rotary) return std::nullopt;
+  run::RotarySpec r;
+  r.inv_freq.resize(static_cast<std::size_t>(s.head_dim / 2));
+  ops::rotary_inverse_frequencies(r.inv_freq, s.rope_theta);
+  if (s.rope_scaling) {
+    // Llama 3: long wavelengths are stretched by `factor`, short ones kept, a linear blend between.
+    const RopeScaling& c = *s.rope_scaling;
+    const double original = static_cast<double>(c.original_max_position);
+    for (double& f : r.inv_freq) {
+      const double wavelength = 2 * std::numbers::pi / f;
+      if (wavelength < original / c.high_freq_factor) continue;
+      if (wavelength > original / c.low_freq_factor) {
+        f /= c.factor;
+        continue;
+      }
+      const double keep = (original / wavelength - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor);
+      f = (1 - keep) * f / c.factor + keep * f;
+    }
+  }
+  if (!s.mrope_section.empty()) {
+    r.axis.resize(r.inv_freq.size());
+    ops::rotary_section_axes(r.axis, s.mrope_section);
+  }
+  return r;
+}
+
+}  // namespace mmt::models
