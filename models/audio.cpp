@@ -38,7 +38,7 @@ AudioStem::AudioStem(const UnitPlanner::Setting& setting, const AudioStemOptions
   positions_train_ = planner.trains(positions_);
 
   const DType dtype = setting.dtype;
-  if (dtype != DType::f32) frames_ = planner.tensor("frames", mels_, conv1_.input_life(), RowCount::source);
+  if (dtype != master_of(dtype)) frames_ = planner.tensor("frames", mels_, conv1_.input_life(), RowCount::source);
   pre1_ = planner.tensor("conv1", hidden_, conv1_needs_grad_ ? Life::kept : Life::scratch, RowCount::source);
   act1_ = planner.tensor("gelu 1", hidden_, conv2_.input_life(), RowCount::source);
   pre2_ = planner.tensor("conv2", hidden_, conv2_needs_grad_ ? Life::kept : Life::scratch);

@@ -35,7 +35,7 @@ class AudioStem final : public run::Unit {
   LinearLayer conv1_, conv2_;
   ParamId positions_ = kNone;
   bool positions_train_ = false;
-  SlotId frames_ = kNone;  ///< the source in the compute dtype, where that is not f32
+  SlotId frames_ = kNone;  ///< the source in the compute dtype, where that is bf16
   SlotId pre1_ = kNone, act1_ = kNone, pre2_ = kNone;
   SlotId d_pre1_ = kNone, d_pre2_ = kNone;
 };

@@ -7,7 +7,6 @@
 #include "models/projector.h"
 #include "models/vision.h"
 
-#include <functional>
 #include <set>
 
 namespace mmt::models {
@@ -176,14 +175,15 @@ run::Stage build_llm(const LlmSpec& s, const std::vector<EmbeddingPort>& ports, 
                                 .max_positions = s.max_positions}));
   for (int layer = 0; layer < s.layers; ++layer)
     chain.block(layer, std::make_unique<TransformerBlock>(setting, llm_block(s, layer), chain.needs_grad()));
-  chain.last(
-      std::make_unique<HeadUnit>(setting,
-                                 HeadOptions{.unit = s.name + ".head",
-                                             .norm = {.name = "model.norm", .kind = s.norm, .epsilon = s.norm_epsilon},
-                                             .head = s.tie_embeddings ? "model.embed_tokens" : "lm_head",
-                                             .vocabulary = s.vocabulary,
-                                             .hidden = s.hidden},
-                                 chain.needs_grad()));
+  HeadOptions head;
+  head.unit = s.name + ".head";
+  head.norm.name = "model.norm";
+  head.norm.kind = s.norm;
+  head.norm.epsilon = s.norm_epsilon;
+  head.head = s.tie_embeddings ? "model.embed_tokens" : "lm_head";
+  head.vocabulary = s.vocabulary;
+  head.hidden = s.hidden;
+  chain.last(std::make_unique<HeadUnit>(setting, head, chain.needs_grad()));
   return stage;
 }
 

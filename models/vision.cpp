@@ -36,7 +36,8 @@ PatchEmbedding::PatchEmbedding(const UnitPlanner::Setting& setting, const PatchE
     norm_ = Norm(planner, {.name = "pre_layrnorm", .kind = NormKind::layer, .features = hidden_, .epsilon = o.epsilon},
                  embedded_needs_grad);
 
-  if (planner.dtype() != DType::f32) pixels_ = planner.tensor("pixels", width, patch_.input_life(), RowCount::source);
+  if (planner.dtype() != master_of(planner.dtype()))
+    pixels_ = planner.tensor("pixels", width, patch_.input_life(), RowCount::source);
   patches_ = planner.tensor("patches", hidden_, Life::scratch, RowCount::source);
   if (pre_norm_) embedded_ = planner.tensor("embedded", hidden_, norm_.input_life());
 

@@ -40,7 +40,7 @@ class PatchEmbedding final : public run::Unit {
   LinearLayer patch_;
   Norm norm_;
   ParamId class_ = kNone, positions_ = kNone;
-  SlotId pixels_ = kNone;    ///< the source in the compute dtype, where that is not f32
+  SlotId pixels_ = kNone;    ///< the source in the compute dtype, where that is bf16
   SlotId patches_ = kNone;   ///< products, before they take their places
   SlotId embedded_ = kNone;  ///< input of the norm
   SlotId class_grad_ = kNone, d_patches_ = kNone, d_embedded_ = kNone;
