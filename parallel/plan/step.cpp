@@ -1,0 +1,236 @@
+#include "parallel/plan/step.h"
+
+#include "core/error.h"
+#include "core/philox.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace mmt::plan {
+namespace {
+
+/// Indices by falling rows; equal ones by id, so that the order of the input does not matter.
+std::vector<std::int32_t> longest_first(std::span<const SampleMeta> samples) {
+  std::vector<std::int32_t> order(samples.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](std::int32_t a, std::int32_t b) {
+    const SampleMeta& x = samples[static_cast<std::size_t>(a)];
+    const SampleMeta& y = samples[static_cast<std::size_t>(b)];
+    return x.rows != y.rows ? x.rows > y.rows : x.id < y.id;
+  });
+  return order;
+}
+
+std::size_t least(const std::vector<std::int64_t>& loads) {
+  return static_cast<std::size_t>(std::ranges::min_element(loads) - loads.begin());
+}
+
+/// Packs a lane's samples into `blocks` bins of `cap` rows; false when one does not fit.
+bool pack(std::span<const SampleMeta> samples, const std::vector<std::int32_t>& lane, std::size_t blocks,
+          std::int64_t cap, std::vector<std::vector<std::int32_t>>& out) {
+  std::vector<std::int64_t> loads(blocks, 0);
+  out.assign(blocks, {});
+  for (const std::int32_t i : lane) {
+    const std::int64_t rows = samples[static_cast<std::size_t>(i)].rows;
+    const std::size_t bin = least(loads);
+    if (loads[bin] + rows > cap) return false;
+    loads[bin] += rows;
+    out[bin].push_back(i);
+  }
+  for (auto& block : out) std::ranges::sort(block);
+  return true;
+}
+
+}  // namespace
+
+std::uint64_t Assignment::hash() const {
+  std::uint64_t h = hash64(static_cast<std::uint64_t>(num_blocks), samples.size());
+  for (const auto& lane : samples) {
+    for (const auto& block : lane) {
+      h = hash64(h, block.size());
+      for (const std::int32_t i : block) h = hash64(h, static_cast<std::uint64_t>(i));
+    }
+  }
+  return h;
+}
+
+Assignment assign(std::span<const SampleMeta> samples, const StepOptions& options) {
+  const auto lanes = static_cast<std::size_t>(options.lanes);
+  std::vector<std::vector<std::int32_t>> of_lane(lanes);
+  std::vector<std::int64_t> loads(lanes, 0);
+  for (const std::int32_t i : longest_first(samples)) {
+    const SampleMeta& s = samples[static_cast<std::size_t>(i)];
+    MMT_CHECK(s.rows <= options.block_rows, "sample {} has {} rows, a block at most {}", s.id, s.rows,
+              options.block_rows);
+    const std::size_t lane = least(loads);
+    loads[lane] += s.rows;
+    of_lane[lane].push_back(i);
+  }
+  const std::int64_t heaviest = lanes == 0 ? 0 : *std::ranges::max_element(loads);
+  Assignment a;
+  a.samples.resize(lanes);
+  a.num_blocks =
+      std::max<int>(options.min_blocks, static_cast<int>((heaviest + options.block_rows - 1) / options.block_rows));
+  a.num_blocks = std::max(a.num_blocks, 1);
+  const auto fits = [&] {
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      if (!pack(samples, of_lane[lane], static_cast<std::size_t>(a.num_blocks), options.block_rows, a.samples[lane]))
+        return false;
+    }
+    return true;
+  };
+  while (!fits()) ++a.num_blocks;
+  return a;
+}
+
+namespace {
+
+void push_masks(RowsPlan& p, MaskWords words, std::span<const std::int32_t> windows) {
+  for (const std::int32_t window : windows) {
+    p.tiles.push_back(make_tile_plan(query_side(words), key_side(words), window));
+    p.size.tiles = std::max(p.size.tiles, p.tiles.back().counts.tiles());
+    p.masks.push_back(words);
+  }
+}
+
+}  // namespace
+
+RowsPlan llm_rows(std::span<const SampleMeta> samples, std::span<const std::int32_t> block, int num_encoders,
+                  std::span<const std::int32_t> windows, bool bidirectional_media) {
+  RowsPlan p;
+  MaskWords words;
+  for (int e = 0; e < num_encoders; ++e) p.ports.push_back({e, {}});
+  std::int64_t local = 0;  // sample id within the block, from 1
+  for (const std::int32_t index : block) {
+    const SampleMeta& s = samples[static_cast<std::size_t>(index)];
+    ++local;
+    SamplePlan sample{s.id, {p.size.rows, s.rows}, {p.size.supervised, 0}};
+    std::int32_t place = 0;
+    for (const RunMeta& run : s.runs) {
+      const bool media = run.item >= 0;
+      const std::int64_t group = media && bidirectional_media ? run.item + 1 : 0;
+      for (std::int64_t r = 0; r < run.length; ++r, ++place) {
+        const auto row = static_cast<std::int32_t>(p.size.rows + place);
+        words.push(local, group, row_class::kAll, row_class::kText, place);
+        p.positions.push_back(place);
+        if (media)
+          p.ports[static_cast<std::size_t>(s.items[static_cast<std::size_t>(run.item)].encoder)].dst.push_back(row);
+        if (r >= run.length - run.supervised) {
+          p.supervised_rows.push_back(row);
+          ++sample.supervised.count;
+        }
+      }
+    }
+    MMT_CHECK(place == s.rows && sample.supervised.count == s.supervised,
+              "sample {}: runs give {} rows and {} labels, not {} and {}", s.id, place, sample.supervised.count, s.rows,
+              s.supervised);
+    p.size.rows += s.rows;
+    p.size.supervised += sample.supervised.count;
+    p.samples.push_back(sample);
+  }
+  push_masks(p, std::move(words), windows);
+  return p;
+}
+
+RowsPlan encoder_rows(std::span<const SampleMeta> samples, std::span<const std::int32_t> block, int encoder,
+                      const EncoderRows& rows) {
+  RowsPlan p;
+  MaskWords words;
+  for (const std::int32_t index : block) {
+    const SampleMeta& s = samples[static_cast<std::size_t>(index)];
+    for (const RunMeta& run : s.runs) {
+      if (run.item < 0 || s.items[static_cast<std::size_t>(run.item)].encoder != encoder) continue;
+      const ItemMeta& item = s.items[static_cast<std::size_t>(run.item)];
+      const auto id = static_cast<std::int64_t>(p.items.size()) + 1;
+      MMT_CHECK(rows.leading_rows + item.rows <= item.inner_rows && item.valid_rows <= item.inner_rows,
+                "{}: an item of {} inner rows lets {} rows leave", rows.name, item.inner_rows, item.rows);
+      p.items.push_back(
+          {s.id, run.item, {p.size.source, item.source_rows}, {p.size.rows, item.inner_rows}, {p.size.out, item.rows}});
+      for (std::int64_t r = 0; r < item.inner_rows; ++r) {
+        if (r < item.valid_rows) {
+          words.push(id, id, 0, 0, static_cast<std::int32_t>(r));
+        } else {
+          words.push_padding(1);
+        }
+        p.positions.push_back(static_cast<std::int32_t>(r));
+      }
+      for (std::int64_t r = 0; r < item.rows; ++r) {
+        p.out_rows.push_back(static_cast<std::int32_t>(p.size.rows + rows.leading_rows + r));
+      }
+      p.size.rows += item.inner_rows;
+      p.size.source += item.source_rows;
+      p.size.out += item.rows;
+    }
+  }
+  constexpr std::int32_t kWhole[] = {0};
+  push_masks(p, std::move(words), kWhole);
+  return p;
+}
+
+StageGraph colocated_graph(const ColocatedModules& modules, int rank,
+                           const std::vector<std::vector<const RowsPlan*>>& rows, bool train) {
+  StageGraph g;
+  const auto num_encoders = static_cast<int>(modules.encoders.size());
+  const auto num_blocks = static_cast<int>(rows.back().size());
+  const auto add_stage = [&](const std::string& module, bool needs_backward, bool trains) {
+    plan::StageInfo info;
+    info.id = static_cast<int>(g.stages.size());
+    info.module = module;
+    info.ranks = {rank};
+    info.num_blocks = num_blocks;
+    info.needs_backward = train && needs_backward;
+    info.has_weight_grads = train && trains;
+    g.stages.push_back(info);
+  };
+  for (const auto& encoder : modules.encoders) add_stage(encoder.name, encoder.needs_backward, encoder.trains);
+  add_stage("llm", modules.llm_needs_backward, modules.llm_trains);
+  for (int e = 0; e < num_encoders; ++e) {
+    const auto at = static_cast<std::size_t>(e);
+    g.edges.push_back({e, e, num_encoders, modules.encoders[at].name, g.stages[at].needs_backward});
+    g.producers_of.emplace_back();
+    g.routes.emplace_back();
+    for (int m = 0; m < num_blocks; ++m) {
+      const std::int64_t out = rows[at][static_cast<std::size_t>(m)]->size.out;
+      const SourceItem source{rank, m, 0, out};
+      const WantedItem wanted{rank, 0, 0, out};
+      g.producers_of.back().push_back({m});
+      g.routes.back().push_back(make_route(e, m, std::span(&source, 1), std::span(&wanted, 1)));
+    }
+  }
+  return g;
+}
+
+Program colocated_program(const ColocatedModules& modules, int rank, int num_blocks, bool train) {
+  Program p;
+  p.rank = rank;
+  const auto llm = static_cast<std::int16_t>(modules.encoders.size());
+  const auto add = [&](Kind kind, std::int16_t stage, int block) {
+    p.actions.push_back({.kind = kind, .stage = stage, .block = block});
+  };
+  const auto receive = [&](std::int16_t stage, int block, std::int16_t edge, bool transposed) {
+    p.actions.push_back({.kind = Kind::recv, .stage = stage, .block = block, .edge = edge, .transposed = transposed});
+  };
+  for (int m = 0; m < num_blocks; ++m) {
+    for (std::int16_t e = 0; e < llm; ++e) {
+      add(Kind::forward, e, m);
+      receive(llm, m, e, false);
+    }
+    add(Kind::forward, llm, m);
+    if (!train) continue;
+    if (modules.llm_needs_backward) add(Kind::backward, llm, m);
+    for (auto e = static_cast<std::int16_t>(llm - 1); e >= 0; --e) {
+      if (!modules.encoders[static_cast<std::size_t>(e)].needs_backward) continue;
+      receive(e, m, e, true);
+      add(Kind::backward, e, m);
+    }
+  }
+  if (!train) return p;
+  for (auto s = llm; s >= 0; --s) {
+    for (int b = 0; b < modules.buckets[static_cast<std::size_t>(s)]; ++b) add(Kind::reduce, s, b);
+  }
+  for (int t = 0; t < modules.ties; ++t) add(Kind::tie, llm, t);
+  add(Kind::optimize, llm, 0);
+  return p;
+}
+
+}  // namespace mmt::plan

@@ -1,0 +1,92 @@
+// From the metadata of a step's samples to blocks, rows and programs: integers only, the same on every rank.
+#pragma once
+
+#include "parallel/plan/program.h"
+#include "parallel/plan/rows.h"
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace mmt::plan {
+
+/// One media item as one encoder sees it.
+struct ItemMeta {
+  std::int32_t encoder = 0;
+  std::int64_t source_rows = 0;  ///< of the loader's media
+  std::int64_t inner_rows = 0;   ///< rows inside the encoder
+  std::int64_t valid_rows = 0;   ///< of these, the first ones, that may be attended to
+  std::int64_t rows = 0;         ///< that leave it
+};
+
+/// Consecutive rows of a sample: text (item -1) or all rows of one item. The last `supervised` of them predict a label.
+struct RunMeta {
+  std::int32_t item = -1;
+  std::int64_t length = 0;
+  std::int64_t supervised = 0;
+};
+
+struct SampleMeta {
+  std::int64_t id = 0;  ///< global sample index
+  std::int64_t rows = 0;
+  std::int64_t supervised = 0;
+  std::vector<ItemMeta> items;
+  std::vector<RunMeta> runs;
+};
+
+/// What the rows of an encoder's blocks look like.
+struct EncoderRows {
+  std::string name;
+  std::int64_t leading_rows = 0;  ///< inner rows of an item in front of those that leave (a class token)
+};
+
+struct StepOptions {
+  int lanes = 1;
+  std::int64_t block_rows = 0;  ///< cap on the rows of an LLM block
+  int min_blocks = 1;
+};
+
+/// Which samples each lane trains on in which block. A lane with nothing has empty blocks.
+struct Assignment {
+  int num_blocks = 0;
+  std::vector<std::vector<std::vector<std::int32_t>>> samples;  ///< by lane and block: indices, ascending
+  std::uint64_t hash() const;
+};
+
+/// Longest sample first to the lane with the fewest rows; within a lane to the emptiest block. The number of blocks is
+/// max(min_blocks, rows of the heaviest lane / cap), or more where that does not fit. Throws std::logic_error for a
+/// sample above the cap (the index refuses those).
+Assignment assign(std::span<const SampleMeta> samples, const StepOptions& options);
+
+/// The LLM's rows of one block. Port `e` of edge `e` takes the rows of encoder e's items, in row order. `windows`: one
+/// mask each. `bidirectional_media`: the rows of an item also see the later ones of the same item.
+RowsPlan llm_rows(std::span<const SampleMeta> samples, std::span<const std::int32_t> block, int num_encoders,
+                  std::span<const std::int32_t> windows, bool bidirectional_media);
+
+/// An encoder's rows for the items of one LLM block, in the order in which the LLM block reads them.
+RowsPlan encoder_rows(std::span<const SampleMeta> samples, std::span<const std::int32_t> block, int encoder,
+                      const EncoderRows& rows);
+
+/// What the one-rank-a-lane layout needs to know of its modules.
+struct ColocatedModules {
+  struct Encoder {
+    std::string name;
+    bool needs_backward = false;  ///< and so gradients return over its edge
+    bool trains = false;
+  };
+  std::vector<Encoder> encoders;  ///< stages 0 .. n - 1, edge e from encoder e to the LLM
+  bool llm_needs_backward = true;
+  bool llm_trains = true;
+  std::vector<int> buckets;  ///< by stage
+  int ties = 0;
+};
+
+/// The graph as rank `rank` sees it: every encoder and the LLM on that rank, block m of an encoder read by block m of
+/// the LLM. `rows[stage][block]` as made by llm_rows and encoder_rows.
+StageGraph colocated_graph(const ColocatedModules& modules, int rank,
+                           const std::vector<std::vector<const RowsPlan*>>& rows, bool train);
+/// Block by block: encoders forward, LLM forward and backward, encoders backward; then reductions, ties, optimizer.
+Program colocated_program(const ColocatedModules& modules, int rank, int num_blocks, bool train);
+
+}  // namespace mmt::plan
