@@ -39,7 +39,10 @@ Mailbox::Mailbox(ShmGroup& group, std::size_t outbox_bytes)
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
   control_ = group_.allocate(sizeof(Fifo) * static_cast<std::size_t>(group_.size()) * kLanes);
   if (!control_.bases.empty()) reserve(outbox_bytes);
+  group_.world().progress.push_back(this);
 }
+
+Mailbox::~Mailbox() { std::erase(group_.world().progress, static_cast<Progress*>(this)); }
 
 Mailbox::Fifo& Mailbox::fifo(int from, int to, Lane lane) const {
   char* base = control_.bases[static_cast<std::size_t>(to)];
@@ -159,15 +162,12 @@ void Mailbox::take(int from, Lane lane, void* data, std::size_t bytes, std::stri
   bool started = false;
   while (!started || done < bytes) {
     const std::uint64_t taken = f.taken.load(std::memory_order_relaxed);
-    group_.world().wait_until(
-        [&] {
-          poll();
-          return f.sent.load(std::memory_order_acquire) > taken;
-        },
-        [&] {
-          return fmt::format("{}: rank {} waits for a message of {} bytes ({} have come) from rank {}", comm_name,
-                             group_.world().rank, bytes, done, group_.world_rank(from));
-        });
+    group_.world().wait_until([&] { return f.sent.load(std::memory_order_acquire) > taken; },
+                              [&] {
+                                return fmt::format(
+                                    "{}: rank {} waits for a message of {} bytes ({} have come) from rank {}",
+                                    comm_name, group_.world().rank, bytes, done, group_.world_rank(from));
+                              });
     const Entry entry = f.entries[taken % kDepth];
     if (!started && entry.total != bytes) {
       throw std::logic_error(fmt::format("{}: rank {} receives {} bytes, but rank {} sent {}", comm_name,

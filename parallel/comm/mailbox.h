@@ -8,13 +8,14 @@
 
 namespace mmt::comm {
 
-class Mailbox {
+class Mailbox final : public Progress {
  public:
   /// Lanes are independent streams of messages between the same two ranks.
   enum Lane { kUser = 0, kCollective = 1, kLanes = 2 };
 
   /// Collective.
   Mailbox(ShmGroup& group, std::size_t outbox_bytes);
+  ~Mailbox();
   Mailbox(const Mailbox&) = delete;
   Mailbox& operator=(const Mailbox&) = delete;
 
@@ -27,7 +28,7 @@ class Mailbox {
   void post(int to, Lane lane, const void* data, std::size_t bytes);
   /// Waits for the next message of (from, lane); throws std::logic_error when its size is not `bytes`.
   void take(int from, Lane lane, void* data, std::size_t bytes, std::string_view comm_name);
-  void poll();
+  void poll() override;
   bool idle() const { return num_waiting_ == 0; }
 
  private:

@@ -110,9 +110,7 @@ void PairwiseCommunicator::do_barrier() {
 }
 
 std::unique_ptr<Communicator> PairwiseCommunicator::do_split(int color, int key, std::string name) {
-  std::unique_ptr<Post> part = post_->split(color, key, name);
-  if (part == nullptr) return nullptr;
-  return std::make_unique<PairwiseCommunicator>(std::move(name), std::move(part));
+  return post_->split(color, key, name);
 }
 
 }  // namespace mmt::comm

@@ -17,10 +17,9 @@ class Post {
   virtual World& world() = 0;
   virtual void post(int to, Mailbox::Lane lane, const void* data, std::size_t bytes) = 0;
   virtual void take(int from, Mailbox::Lane lane, void* data, std::size_t bytes, std::string_view comm_name) = 0;
-  virtual void poll() = 0;
   virtual void reserve(std::size_t bytes) = 0;
   /// Collective; null for a negative color.
-  virtual std::unique_ptr<Post> split(int color, int key, const std::string& name) = 0;
+  virtual std::unique_ptr<Communicator> split(int color, int key, const std::string& name) = 0;
 };
 
 /// The same results, bit for bit, as ShmCommunicator: sums run in rank order.
@@ -34,7 +33,7 @@ class PairwiseCommunicator final : public Communicator {
   int size() const override { return post_->size(); }
   SharedBlock shared_alloc(std::size_t) override { return {}; }
   void reserve_sends(std::size_t bytes) override { post_->reserve(bytes); }
-  void poll() override { post_->poll(); }
+  void poll() override { post_->world().poll(); }
   void abort(std::string_view cause) noexcept override { post_->world().abort->raise(post_->world().rank, cause); }
 
  protected:
@@ -69,11 +68,11 @@ class ShmPost final : public Post {
   void take(int from, Mailbox::Lane lane, void* data, std::size_t bytes, std::string_view comm_name) override {
     shm().mailbox().take(from, lane, data, bytes, comm_name);
   }
-  void poll() override { shm().poll(); }
   void reserve(std::size_t bytes) override { shm().reserve_sends(bytes); }
-  std::unique_ptr<Post> split(int color, int key, const std::string& name) override {
+  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override {
     std::unique_ptr<Communicator> part = comm_->split(color, key, name);
-    return part == nullptr ? nullptr : std::make_unique<ShmPost>(std::move(part));
+    if (part == nullptr) return nullptr;
+    return std::make_unique<PairwiseCommunicator>(name, std::make_unique<ShmPost>(std::move(part)));
   }
 
  private:

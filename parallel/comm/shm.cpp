@@ -61,14 +61,11 @@ ShmCommunicator::ShmCommunicator(std::string name, std::shared_ptr<ShmGroup> gro
 ShmCommunicator::~ShmCommunicator() {
   if (mailbox_.idle() || std::uncaught_exceptions() > 0) return;
   try {
-    group_->world().wait_until(
-        [&] {
-          mailbox_.poll();
-          return mailbox_.idle();
-        },
-        [&] {
-          return fmt::format("{}: rank {} has sent messages that nobody receives", name(), group_->world().rank);
-        });
+    group_->world().wait_until([&] { return mailbox_.idle(); },
+                               [&] {
+                                 return fmt::format("{}: rank {} has sent messages that nobody receives", name(),
+                                                    group_->world().rank);
+                               });
   } catch (const std::exception& e) {
     log::warning("{}", e.what());
   }
@@ -180,7 +177,6 @@ void ShmCommunicator::phase(const Call& call) try {
   group_->world().wait_until(
       [&] {
         while (next < size() && slot(next).arrivals.load(std::memory_order_acquire) >= phases_) ++next;
-        if (next < size()) mailbox_.poll();
         return next == size();
       },
       [&] {

@@ -31,7 +31,7 @@ class ShmCommunicator final : public Communicator {
   int size() const override { return group_->size(); }
   SharedBlock shared_alloc(std::size_t bytes) override;
   void reserve_sends(std::size_t bytes) override { mailbox_.reserve(bytes); }
-  void poll() override { mailbox_.poll(); }
+  void poll() override { group_->world().poll(); }
   void abort(std::string_view cause) noexcept override { group_->world().abort->raise(group_->world().rank, cause); }
 
  protected:

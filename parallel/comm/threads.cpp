@@ -39,9 +39,10 @@ class Hub {
     }
     const auto start = std::chrono::steady_clock::now();
     while (round_ == round) {
-      changed_.wait_for(lock, std::chrono::milliseconds(20));
+      changed_.wait_for(lock, std::chrono::milliseconds(2));
       if (round_ != round) break;
       world.check_abort();
+      world.poll();
       if (std::chrono::steady_clock::now() - start > std::chrono::duration<double>(world.timeout_seconds)) {
         throw PeerError(fmt::format("no answer for {:g} s: rank {} waits for the others to make a communicator",
                                     world.timeout_seconds, world.rank));

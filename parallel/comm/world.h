@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 namespace mmt::comm {
 
@@ -27,6 +28,15 @@ struct AbortFlag {
   [[noreturn]] void throw_error() const;
 };
 
+/// Something whose sends move only while its rank calls.
+class Progress {
+ public:
+  virtual void poll() = 0;
+
+ protected:
+  ~Progress() = default;
+};
+
 /// One rank's view of its world.
 struct World {
   int rank = 0;
@@ -37,6 +47,11 @@ struct World {
   std::function<std::string()>
       find_dead_rank;  ///< names a rank that no longer runs, or returns ""; asked in long waits
 
+  std::vector<Progress*> progress;  ///< of all communicators: a wait in one moves the sends of the others
+
+  void poll() const {
+    for (Progress* p : progress) p->poll();
+  }
   void check_abort() const {
     if (abort->set()) abort->throw_error();
   }
@@ -48,12 +63,14 @@ struct World {
     for (int i = 0; i < kSpins + kYields; ++i) {
       if (ready()) return;
       check_abort();
+      poll();
       if (i >= kSpins) sched_yield();
     }
     const auto start = std::chrono::steady_clock::now();
     auto next_look = start + std::chrono::milliseconds(200);
     while (!ready()) {
       check_abort();
+      poll();
       std::this_thread::sleep_for(std::chrono::microseconds(50));
       const auto now = std::chrono::steady_clock::now();
       if (now < next_look) continue;

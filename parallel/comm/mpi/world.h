@@ -14,6 +14,7 @@ struct MpiOptions {
 /// Initialises MPI (MPI_THREAD_FUNNELED) and finalises it. One object per process, made before other threads start.
 /// Throws ConfigError when the launcher made N worlds of one rank each (a PMI that this MPI does not speak).
 /// MMTRAIN_NODES=k makes k groups of neighbouring ranks act as nodes that share no memory (tests).
+/// MMTRAIN_SHARED_MEMORY=off sends everything as MPI messages.
 class MpiWorld {
  public:
   MpiWorld(int* argc, char*** argv, const MpiOptions& options = {});
@@ -29,10 +30,10 @@ class MpiWorld {
   /// For the start-up report: how ranks of a node reduce and send, and, when it is a slow path, why.
   const std::string& transport() const;
 
-  /// Ends the job from the rank that failed: makes all waits of the other ranks fail, prints the message once
-  /// ("[rank R host] message"), and ends all ranks with the exit code. A rank whose failure is only the echo of
-  /// another one's (PeerError after an abort) prints nothing and gives that one the time to end the job.
-  [[noreturn]] void fail(int exit_code, std::string_view message, bool echo) noexcept;
+  /// Ends the job from a rank that failed: makes the waits of the other ranks fail, prints the message, and ends all
+  /// ranks with the exit code. When another rank failed first, its message stands: this one prints nothing and leaves
+  /// it the time to end the job. Every exception that reaches main goes here, the PeerErrors of the other ranks too.
+  [[noreturn]] void fail(int exit_code, std::string_view message) noexcept;
 
  private:
   struct State;
