@@ -24,12 +24,14 @@ KernelTable make_reference() {
   t.cross_entropy = cpu::reference_cross_entropy();
   t.adamw = cpu::reference_adamw();
   t.reduce = cpu::reference_reduce();
+  t.attention = cpu::reference_attention();
   return t;
 }
 
 KernelTable make_cpu(Isa level) {
   KernelTable t = make_reference();
   t.name = name_of(level).data();
+  t.attention = cpu::fast_attention(level);
   return t;
 }
 

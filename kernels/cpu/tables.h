@@ -17,5 +17,7 @@ ConvTable reference_conv();
 CrossEntropyTable reference_cross_entropy();
 AdamwTable reference_adamw();
 ReduceTable reference_reduce();
+AttentionTable reference_attention();
+AttentionTable fast_attention(Isa level);
 
 }  // namespace mmt::cpu

@@ -1,0 +1,287 @@
+// The fast attention: packs a pass of heads, hands the items of the tile plan to threads, merges in fixed order.
+#include "kernels/attention.h"
+
+#include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/tables.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace mmt::cpu {
+namespace {
+
+using std::int64_t;
+
+// A pass takes as many kv heads as fit into this much scratch, at least one. Heads do not know each other, so the split
+// changes no result.
+constexpr int64_t kPassBytes = int64_t{64} << 20;
+constexpr int64_t kPackRows = 256;  // rows that a thread packs at a time
+constexpr int64_t kFloat = sizeof(float);
+
+struct Sizes {
+  int64_t queries, keys, dim, repeat;
+  int64_t query_head() const { return queries * dim; }  ///< floats of a packed matrix, one query head
+  int64_t key_head() const { return (keys + kSpareRows) * dim; }
+};
+Sizes sizes_of(const AttentionShape& s, int64_t queries, int64_t keys) {
+  return {queries, keys, padded(s.head_dim), s.heads / s.kv_heads};
+}
+
+int64_t forward_floats(const Sizes& s, const AttentionShape& shape, int64_t partials) {
+  return 2 * s.key_head() + s.repeat * partials * partial_floats(shape.head_dim);
+}
+int64_t backward_floats(const Sizes& s, int64_t slots) {
+  return s.repeat * ((2 + slots) * s.query_head() + 2 * s.queries) + 4 * s.key_head();
+}
+int64_t heads_of_pass(int64_t floats_per_head, int64_t kv_heads) {
+  return std::clamp(kPassBytes / std::max<int64_t>(1, floats_per_head * kFloat), int64_t{1}, kv_heads);
+}
+/// The most that any rows up to the bound take: all heads, or a full pass, or one head.
+std::size_t pass_bytes(int64_t floats_per_head, int64_t kv_heads) {
+  const int64_t one = floats_per_head * kFloat;
+  return static_cast<std::size_t>(std::min(one * kv_heads, std::max(one, kPassBytes)));
+}
+constexpr std::size_t kTensorsOfPass = 12;  // separate tensors, for what alignment and guards add
+std::size_t with_overhead(std::size_t bytes) { return bytes + kTensorsOfPass * Arena::footprint(64); }
+
+int64_t transposed_floats(const AttentionShape& s) { return int64_t{2} * kPackedBlocks * kTileQueries * s.head_dim; }
+
+float* take(Arena& arena, int64_t floats) { return arena.take(DType::f32, {floats}).as<float>(); }
+
+RowsIn rows_in(const Tensor& t, int64_t column, int64_t row = 0) {
+  return {.data = static_cast<const char*>(t.data) + (row * t.row_stride + column) * size_of(t.dtype),
+          .stride = t.row_stride,
+          .bf16 = t.dtype == DType::bf16};
+}
+RowsOut rows_out(const Tensor& t, int64_t column, int64_t row = 0) {
+  return {.data = static_cast<char*>(t.data) + (row * t.row_stride + column) * size_of(t.dtype),
+          .stride = t.row_stride,
+          .bf16 = t.dtype == DType::bf16};
+}
+
+TileLists lists_by_query(const TilePlan& p) {
+  return {p.query_start.data(), p.key_start.data(),      p.query_first_run.data(),
+          p.query_runs.data(),  p.query_patterns.data(), p.bits.data()};
+}
+TileLists lists_by_key(const TilePlan& p) {
+  return {p.query_start.data(), p.key_start.data(),    p.key_first_run.data(),
+          p.key_runs.data(),    p.key_patterns.data(), p.bits.data()};
+}
+
+int64_t chunks_of(int64_t rows) { return (rows + kPackRows - 1) / kPackRows; }
+
+/// Sum of partial results by log-sum-exp, in the order of the items.
+void merge(const ForwardMerge& m, const float* partials, int64_t partial_size, int dim, int64_t rows, RowsOut out,
+           float* lse, const AttentionTiles& tiles) {
+  const int64_t dp = padded(dim);
+  alignas(64) float sum[kMaxHeadDim];
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* first = partials + m.first_partial * partial_size;
+    const auto highest_of = [&](int64_t n) { return first[n * partial_size + kTileQueries * dp + i]; };
+    const auto weight_of = [&](int64_t n) { return first[n * partial_size + kTileQueries * (dp + 1) + i]; };
+    float highest = highest_of(0);
+    for (int64_t n = 1; n < m.count; ++n) highest = std::max(highest, highest_of(n));
+    std::memset(sum, 0, sizeof sum);
+    float weight = 0;
+    for (int64_t n = 0; n < m.count; ++n) {
+      if (weight_of(n) == 0.0f) continue;
+      const float factor = std::exp2(highest_of(n) - highest);
+      weight += factor * weight_of(n);
+      const float* part = first + n * partial_size + i * dp;
+      for (int64_t d = 0; d < dp; ++d) sum[d] += factor * part[d];
+    }
+    const float inverse = weight == 0.0f ? 0.0f : 1.0f / weight;
+    for (int64_t d = 0; d < dp; ++d) sum[d] *= inverse;
+    lse[i] = weight == 0.0f ? -std::numeric_limits<float>::infinity() : (highest + std::log2(weight)) * 0.693147181f;
+    const RowsOut row{.data = static_cast<char*>(out.data) + i * out.stride * (out.bf16 ? 2 : 4),
+                      .stride = out.stride,
+                      .bf16 = out.bf16};
+    tiles.unpack(sum, 1, 0, 1, dim, row);
+  }
+}
+
+void forward(const AttentionTiles& tiles, const AttentionForwardArgs& a, Arena& scratch) {
+  const AttentionShape& shape = a.shape;
+  const TilePlan& plan = *a.mask.tiles;
+  const Sizes s = sizes_of(shape, a.q.rows(), a.k.rows());
+  const int64_t dim = shape.head_dim, partial_size = partial_floats(dim);
+  const int64_t pass = heads_of_pass(forward_floats(s, shape, plan.num_partials), shape.kv_heads);
+  const ArenaScope scope(scratch);
+  float* const k = take(scratch, pass * s.key_head());
+  float* const v = take(scratch, pass * s.key_head());
+  float* const partials = take(scratch, pass * s.repeat * plan.num_partials * partial_size);
+  float* const lse = a.lse.as<float>();
+  for (int64_t g0 = 0; g0 < shape.kv_heads; g0 += pass) {
+    const int64_t kv_heads = std::min(pass, shape.kv_heads - g0), heads = kv_heads * s.repeat, h0 = g0 * s.repeat;
+    const int64_t chunks = chunks_of(s.keys);
+    const auto num_items = static_cast<int64_t>(plan.forward.size());
+    const auto num_merges = static_cast<int64_t>(plan.merges.size());
+#pragma omp parallel
+    {
+#pragma omp for schedule(static)
+      for (int64_t x = 0; x < kv_heads * chunks; ++x) {
+        const int64_t g = x / chunks, row = x % chunks * kPackRows, rows = std::min(kPackRows, s.keys - row);
+        tiles.pack(rows_in(a.k, (g0 + g) * dim, row), rows, shape.head_dim, k + g * s.key_head() + row * s.dim);
+        tiles.pack(rows_in(a.v, (g0 + g) * dim, row), rows, shape.head_dim, v + g * s.key_head() + row * s.dim);
+      }
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t x = 0; x < num_items * heads; ++x) {
+        const int64_t h = x % heads;
+        const ForwardItem& item = plan.forward[static_cast<std::size_t>(x / heads)];
+        float* partial = item.partial < 0 ? nullptr : partials + (h * plan.num_partials + item.partial) * partial_size;
+        tiles.forward({.lists = lists_by_query(plan),
+                       .item = item,
+                       .head_dim = shape.head_dim,
+                       .scale = static_cast<float>(shape.scale),
+                       .q = rows_in(a.q, (h0 + h) * dim),
+                       .k = k + h / s.repeat * s.key_head(),
+                       .v = v + h / s.repeat * s.key_head(),
+                       .out = rows_out(a.out, (h0 + h) * dim),
+                       .lse = lse + (h0 + h) * s.queries,
+                       .partial = partial});
+      }
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t x = 0; x < num_merges * heads; ++x) {
+        const int64_t h = x % heads;
+        const ForwardMerge& m = plan.merges[static_cast<std::size_t>(x / heads)];
+        const int64_t row = plan.query_start[static_cast<std::size_t>(m.query_block)];
+        const int64_t rows = plan.query_start[static_cast<std::size_t>(m.query_block) + 1] - row;
+        merge(m, partials + h * plan.num_partials * partial_size, partial_size, shape.head_dim, rows,
+              rows_out(a.out, (h0 + h) * dim, row), lse + (h0 + h) * s.queries + row, tiles);
+      }
+    }
+  }
+}
+
+void backward(const AttentionTiles& tiles, const AttentionBackwardArgs& a, Arena& scratch) {
+  const AttentionShape& shape = a.shape;
+  const TilePlan& plan = *a.mask.tiles;
+  const Sizes s = sizes_of(shape, a.q.rows(), a.k.rows());
+  const int64_t dim = shape.head_dim, slots = a.dq.defined() ? plan.num_slots : 0;
+  const int64_t pass = heads_of_pass(backward_floats(s, slots), shape.kv_heads), pass_heads = pass * s.repeat;
+  const ArenaScope scope(scratch);
+  const auto take_if = [&](const Tensor& wanted, int64_t floats) {
+    return wanted.defined() ? take(scratch, floats) : nullptr;
+  };
+  float* const q = take(scratch, pass_heads * s.query_head());
+  float* const d_out = take(scratch, pass_heads * s.query_head());
+  float* const lse = take(scratch, pass_heads * s.queries);
+  float* const delta = take(scratch, pass_heads * s.queries);
+  float* const k = take(scratch, pass * s.key_head());
+  float* const v = take(scratch, pass * s.key_head());
+  float* const dq = take_if(a.dq, slots * pass_heads * s.query_head());
+  float* const dk = take_if(a.dk, pass * s.key_head());
+  float* const dv = take_if(a.dv, pass * s.key_head());
+  const int64_t slot_size = pass_heads * s.query_head();
+  float* const transposed = take(scratch, omp_get_max_threads() * transposed_floats(shape));
+  for (int64_t g0 = 0; g0 < shape.kv_heads; g0 += pass) {
+    const int64_t kv_heads = std::min(pass, shape.kv_heads - g0), heads = kv_heads * s.repeat, h0 = g0 * s.repeat;
+    const int64_t key_chunks = chunks_of(s.keys), query_chunks = chunks_of(s.queries);
+    const auto num_items = static_cast<int64_t>(plan.backward.size());
+#pragma omp parallel
+    {
+#pragma omp for schedule(static) nowait
+      for (int64_t x = 0; x < kv_heads * key_chunks; ++x) {
+        const int64_t g = x / key_chunks, row = x % key_chunks * kPackRows, rows = std::min(kPackRows, s.keys - row);
+        tiles.pack(rows_in(a.k, (g0 + g) * dim, row), rows, shape.head_dim, k + g * s.key_head() + row * s.dim);
+        tiles.pack(rows_in(a.v, (g0 + g) * dim, row), rows, shape.head_dim, v + g * s.key_head() + row * s.dim);
+      }
+#pragma omp for schedule(static)
+      for (int64_t x = 0; x < heads * query_chunks; ++x) {
+        const int64_t h = x / query_chunks, row = x % query_chunks * kPackRows;
+        const int64_t rows = std::min(kPackRows, s.queries - row), at = h * s.query_head() + row * s.dim;
+        const int64_t column = (h0 + h) * dim;
+        tiles.pack(rows_in(a.q, column, row), rows, shape.head_dim, q + at);
+        tiles.pack(rows_in(a.d_out, column, row), rows, shape.head_dim, d_out + at);
+        tiles.row_dots(rows_in(a.d_out, column, row), rows_in(a.out, column, row), rows, shape.head_dim,
+                       delta + h * s.queries + row);
+        const float* natural = a.lse.as<float>() + (h0 + h) * s.queries + row;
+        for (int64_t i = 0; i < rows; ++i) {
+          const bool blind = natural[i] == -std::numeric_limits<float>::infinity();
+          lse[h * s.queries + row + i] = blind ? 0.0f : natural[i] * 1.44269504f;
+        }
+        for (int64_t slot = 0; slot < slots; ++slot)
+          std::memset(dq + slot * slot_size + at, 0, static_cast<std::size_t>(rows * s.dim * kFloat));
+      }
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t x = 0; x < num_items * kv_heads; ++x) {
+        const int64_t g = x % kv_heads;
+        const BackwardItem& item = plan.backward[static_cast<std::size_t>(x / kv_heads)];
+        const int64_t first_head = g * s.repeat;
+        const auto of_keys = [&](float* p) { return p ? p + g * s.key_head() : nullptr; };
+        tiles.backward({.lists = lists_by_key(plan),
+                        .keys = plan.backward_keys.data() + item.first,
+                        .num_keys = item.last - item.first,
+                        .head_dim = shape.head_dim,
+                        .heads = static_cast<int>(s.repeat),
+                        .scale = static_cast<float>(shape.scale),
+                        .head_stride = s.query_head(),
+                        .row_stride = s.queries,
+                        .q = q + first_head * s.query_head(),
+                        .d_out = d_out + first_head * s.query_head(),
+                        .lse = lse + first_head * s.queries,
+                        .delta = delta + first_head * s.queries,
+                        .k = of_keys(k),
+                        .v = of_keys(v),
+                        .dq = slots > 0 ? dq + item.slot * slot_size + first_head * s.query_head() : nullptr,
+                        .dk = of_keys(dk),
+                        .dv = of_keys(dv),
+                        .transposed = transposed + omp_get_thread_num() * transposed_floats(shape)});
+      }
+#pragma omp for schedule(static) nowait
+      for (int64_t x = 0; x < kv_heads * key_chunks; ++x) {
+        const int64_t g = x / key_chunks, row = x % key_chunks * kPackRows, rows = std::min(kPackRows, s.keys - row);
+        const int64_t at = g * s.key_head() + row * s.dim, column = (g0 + g) * dim;
+        if (dk) tiles.unpack(dk + at, 1, 0, rows, shape.head_dim, rows_out(a.dk, column, row));
+        if (dv) tiles.unpack(dv + at, 1, 0, rows, shape.head_dim, rows_out(a.dv, column, row));
+      }
+      if (a.dq.defined()) {
+        const int64_t blocks = plan.query_blocks();
+#pragma omp for schedule(static)
+        for (int64_t x = 0; x < heads * blocks; ++x) {
+          const int64_t h = x / blocks;
+          const auto b = static_cast<std::size_t>(x % blocks);
+          const int64_t row = plan.query_start[b], rows = plan.query_start[b + 1] - row;
+          tiles.unpack(dq + h * s.query_head() + row * s.dim, plan.query_slots[b], slot_size, rows, shape.head_dim,
+                       rows_out(a.dq, (h0 + h) * dim, row));
+        }
+      }
+    }
+  }
+}
+
+std::size_t forward_scratch(const AttentionShape& shape, DType, int64_t queries, int64_t keys) {
+  const int64_t floats = forward_floats(sizes_of(shape, queries, keys), shape, max_forward_partials(keys));
+  return with_overhead(pass_bytes(floats, shape.kv_heads));
+}
+
+std::size_t backward_scratch(const AttentionShape& shape, DType, int64_t queries, int64_t keys) {
+  const int64_t floats = backward_floats(sizes_of(shape, queries, keys), max_backward_slots(keys));
+  return with_overhead(pass_bytes(floats, shape.kv_heads) +
+                       static_cast<std::size_t>(omp_get_max_threads() * transposed_floats(shape) * kFloat));
+}
+
+template <const AttentionTiles& (*kTiles)()> AttentionTable table_of() {
+  return {.forward = [](const Stream&, const AttentionForwardArgs& a,
+                        Arena& scratch) { cpu::forward(kTiles(), a, scratch); },
+          .backward = [](const Stream&, const AttentionBackwardArgs& a,
+                         Arena& scratch) { cpu::backward(kTiles(), a, scratch); },
+          .forward_scratch = forward_scratch,
+          .backward_scratch = backward_scratch};
+}
+
+}  // namespace
+
+AttentionTable fast_attention(Isa level) {
+  switch (level) {
+    case Isa::portable: return table_of<attention_tiles_portable>();
+    case Isa::avx2: return table_of<attention_tiles_avx2>();
+    case Isa::avx512: return table_of<attention_tiles_avx512>();
+  }
+  MMT_CHECK(false, "instruction set {}", static_cast<int>(level));
+}
+
+}  // namespace mmt::cpu

@@ -1,0 +1,5 @@
+#include "kernels/cpu/attention_item.h"
+
+namespace mmt::cpu {
+const AttentionTiles& attention_tiles_avx2() { return attention::avx2::kTiles; }
+}  // namespace mmt::cpu

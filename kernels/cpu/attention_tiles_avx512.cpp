@@ -1,0 +1,5 @@
+#include "kernels/cpu/attention_item.h"
+
+namespace mmt::cpu {
+const AttentionTiles& attention_tiles_avx512() { return attention::avx512::kTiles; }
+}  // namespace mmt::cpu

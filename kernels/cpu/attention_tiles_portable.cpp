@@ -1,0 +1,5 @@
+#include "kernels/cpu/attention_item.h"
+
+namespace mmt::cpu {
+const AttentionTiles& attention_tiles_portable() { return attention::portable::kTiles; }
+}  // namespace mmt::cpu
