@@ -83,6 +83,7 @@ bool possible(const IndexEntry& e) {
     next += run.length;
     supervised += run.supervised;
   }
+  if (e.runs.empty() || e.runs.back().supervised != 0) return false;  // the last row predicts nothing
   return next == e.tokens && supervised == e.supervised && supervised > 0 &&
          items == static_cast<std::int64_t>(e.items.size());
 }
