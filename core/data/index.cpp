@@ -246,7 +246,8 @@ DatasetIndex DatasetIndex::build(const SetSpec& spec, const Preparation& prepara
   if (impl->spec.name.empty()) impl->spec.name = spec.path.filename().string();
   impl->records = RecordFile::open(spec.path);
   const RecordFile& records = *impl->records;
-  const std::uint64_t settings = combine({preparation.key(), hash_of(spec.media_root.lexically_normal().string())});
+  const std::uint64_t settings =
+      combine({preparation.key(), hash_of((spec.media_root / "").lexically_normal().string())});
   impl->key = combine(
       {settings, static_cast<std::uint64_t>(records.bytes()), static_cast<std::uint64_t>(records.modified_ns())});
   const std::filesystem::path folder = spec.index_folder.empty() ? spec.path.parent_path() : spec.index_folder;
