@@ -1,6 +1,6 @@
-// Speed of attention beside the machine's FMA peak, measured in the same run: `attention_bench [seconds per case]`.
-// GF/s count what the mask needs (allowed pairs): 4 D per pair and head forward, 10 D backward. The last column is the
-// share of the peak times area / pairs: what the kernel reaches on the tiles that it computes.
+// Speed of attention beside the machine's FMA peak, measured in the same run: `attention_bench [seconds per case [part
+// of a name]]`. GF/s count what the mask needs (allowed pairs): 4 D per pair and head forward, 10 D backward. The last
+// column is the share of the peak times area / pairs: what the kernel reaches on the tiles that it computes.
 #include "kernels/backend.h"
 
 #include <fmt/core.h>
@@ -89,7 +89,10 @@ Packed short_samples(int rows, bool images) {
   return p;
 }
 
+std::string wanted;
+
 void measure(const Packed& p, int heads, int kv_heads, int dim, DType dtype, double seconds, double fma) {
+  if (p.name.find(wanted) == std::string::npos) return;
   const AttentionShape shape{heads, kv_heads, dim, 1 / std::sqrt(dim), 0};
   const auto rows = static_cast<std::int64_t>(p.words.rows());
   const TilePlan plan = make_tile_plan(query_side(p.words), key_side(p.words), 0);
@@ -142,6 +145,7 @@ void measure(const Packed& p, int heads, int kv_heads, int dim, DType dtype, dou
 
 int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 1.0;
+  if (argc > 2) wanted = argv[2];
   const double fma = peak();
   fmt::print("{}, {} threads, FMA peak {:.1f} GF/s per thread\n", name_of(cpu_isa()), omp_get_max_threads(), fma);
   for (const int rows : {1024, 4096}) {
