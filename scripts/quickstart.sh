@@ -2,9 +2,10 @@
 # From nothing to a trained model that answers questions about pictures and speech, on the CPUs of this machine:
 # installs, builds, prepares real data from Debian packages, trains under mpirun, evaluates, shows where everything lies.
 #
-# usage: scripts/quickstart.sh [--dir DIR] [-n RANKS] [--train-only] [-- mmtrain train options, e.g. --set train.steps=100]
+# usage: scripts/quickstart.sh [--dir DIR] [-n RANKS] [--packages FOLDER] [--train-only] [-- mmtrain train options, e.g. --set train.steps=100]
 #   --dir DIR     where data and run go (default: runs/quickstart, which git ignores); about 700 MB
 #   -n RANKS      default: the cores, at least 2, at most 4; one thread each
+#   --packages F  where the data packages were unpacked, if they are not installed
 #   --train-only  leave the evaluation out
 # About 8 minutes of training on 2 cores. Run it again after an interruption, of whatever kind: it goes on where it was.
 set -euo pipefail
@@ -15,12 +16,14 @@ dir=runs/quickstart
 cores=$(nproc)
 ranks=$((cores < 2 ? 2 : cores > 4 ? 4 : cores))
 evaluate=true
+data_options=()
 while [ $# -gt 0 ]; do
   case $1 in
     --dir) dir=${2:?--dir wants a folder}; shift 2 ;;
     -n) ranks=${2:?-n wants a number}; shift 2 ;;
+    --packages) data_options=(--packages "${2:?--packages wants a folder}"); shift 2 ;;
     --train-only) evaluate=false; shift ;;
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
     --) shift; break ;;
     *) echo "quickstart.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
   esac
@@ -30,7 +33,7 @@ begin=$SECONDS
 say() { printf '\n== %s (%d s)\n' "$1" $((SECONDS - begin)); }
 
 say "packages"
-scripts/setup.sh
+[ "${MMTRAIN_SETUP:-}" = skip ] || scripts/setup.sh
 
 say "build"
 if command -v ccache > /dev/null; then
@@ -44,7 +47,7 @@ mmtrain=$root/build/release/bin/mmtrain
 say "data"
 mkdir -p "$dir"
 dir=$(cd "$dir" && pwd)
-python3 scripts/quickstart_data.py "$dir/data"
+python3 scripts/quickstart_data.py "$dir/data" "${data_options[@]}"
 
 # The configs' paths are relative to their own folder and name runs/quickstart; for another folder they are copied there.
 config=configs/quickstart.yaml

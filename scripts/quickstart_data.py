@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the quick start's data from Debian packages: pictures, recordings, questions and answers, and a tokenizer.
 
-usage: quickstart_data.py DIR [--seed N] [--workers N]
+usage: quickstart_data.py DIR [--seed N] [--workers N] [--packages FOLDER]
 
 Sources: dataset-fashion-mnist (70,000 photographs of clothes) and asterisk-core-sounds-{en,es,fr,it,ru}-wav (recordings of
 people). What a recording says stands in quickstart_words.json. DIR gets
@@ -16,6 +16,7 @@ Held out from training: the 10,000 test pictures; perturbations of the 140 spoke
 together with test pictures; two-word numbers that were never joined in training; numbers recorded as one word ("veintiuno").
 Controls: the same questions and answers with the pictures, or the sounds, exchanged between samples.
 
+The packages are found by dpkg, or below FOLDER where they were unpacked (apt-get download NAME; dpkg -x NAME*.deb FOLDER).
 Needs Python >= 3.9 and nothing else. The same seed gives the same bytes. A finished DIR is left as it is.
 """
 import argparse
@@ -50,29 +51,38 @@ NUM_HELDOUT_BOTH = 2000
 NUM_CONTROL = 2000
 
 
-def installed_files(package):
-    """Files of a Debian package, or an error that says how to get it."""
-    hint = f"install it with: apt-get install {package} (scripts/setup.sh does it)"
-    try:
-        listing = subprocess.run(["dpkg", "-L", package], check=True, capture_output=True, text=True).stdout
-    except (OSError, subprocess.CalledProcessError):
-        sys.exit(f"quickstart_data.py: the Debian package {package} is missing; {hint}")
-    return listing.splitlines()
+def package_files(package, unpacked):
+    """Files of a Debian package, installed or below the folder `unpacked`, or an error that says how to get it."""
+    if unpacked:
+        below = os.path.join(unpacked, "usr/share/datasets" if "dataset" in package else "usr/share/asterisk/sounds")
+        files = [os.path.join(folder, name) for folder, _, names in os.walk(below) for name in names]
+        if package.startswith("asterisk"):
+            language = package.split("-")[3]
+            files = [path for path in files if os.path.relpath(path, below).startswith(f"{language}_")]
+    else:
+        try:
+            files = subprocess.run(["dpkg", "-L", package], check=True, capture_output=True, text=True).stdout.splitlines()
+        except (OSError, subprocess.CalledProcessError):
+            files = []
+    if not files:
+        sys.exit(f"quickstart_data.py: the Debian package {package} is missing{' below ' + unpacked if unpacked else ''}; install "
+                 f"it with: apt-get install {package} (scripts/setup.sh does it), or unpack it and use --packages")
+    return sorted(files)
 
 
-def find_pictures():
+def find_pictures(unpacked):
     """{part: (images, labels)}: paths of the four IDX files."""
-    files = {os.path.basename(path): path for path in installed_files("dataset-fashion-mnist")}
+    files = {os.path.basename(path): path for path in package_files("dataset-fashion-mnist", unpacked)}
     return {part: (files[f"{prefix}-images-idx3-ubyte.gz"], files[f"{prefix}-labels-idx1-ubyte.gz"])
             for part, prefix in (("train", "train"), ("test", "t10k"))}
 
 
-def find_recordings(words):
+def find_recordings(words, unpacked):
     """{group: [(language, name, word, path)]}, in the order of the table. All numbers must be there."""
     found = collections.defaultdict(list)
     for language in LANGUAGES:
         files = {"/".join(path[:-4].split("/")[-2:]): path
-                 for path in installed_files(f"asterisk-core-sounds-{language}-wav") if path.endswith(".wav")}
+                 for path in package_files(f"asterisk-core-sounds-{language}-wav", unpacked) if path.endswith(".wav")}
         for group, table in words.items():
             for name, word in table.items():
                 if name in files:
@@ -285,6 +295,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dir")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--packages", help="folder below which the Debian packages were unpacked")
     parser.add_argument("--workers", type=int, default=min(4, len(os.sched_getaffinity(0))))
     args = parser.parse_args()
     begin, root, version = time.monotonic(), os.path.abspath(args.dir), version_of_scripts()
@@ -297,8 +308,8 @@ def main():
             shutil.rmtree(os.path.join(root, name), ignore_errors=True)
     os.makedirs(root, exist_ok=True)
     with open(os.path.join(HERE, "quickstart_words.json"), encoding="utf-8") as file:
-        recordings = find_recordings(json.load(file))
-    pictures, sounds = find_pictures(), Sounds(root, args.seed)
+        recordings = find_recordings(json.load(file), args.packages)
+    pictures, sounds = find_pictures(args.packages), Sounds(root, args.seed)
     sets = make_sets(pictures, recordings, sounds, args.seed)
     write_sets(root, sets)
     learn_tokenizer.write(os.path.join(root, "tokenizer.json"), learn_tokenizer.learn(text.all_texts(sets), NUM_MERGES))

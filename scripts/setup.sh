@@ -51,8 +51,9 @@ To go on without root, provide the same libraries another way and tell CMake whe
               giflib libsndfile soxr kissfft libarchive pcre2 utf8proc sentencepiece xxhash onednn catch2@2.13
             spack load ... ; cmake --preset release -DCMAKE_PREFIX_PATH="$(spack find --format '{prefix}' | paste -sd ';')"
   prefix:   cmake --preset release -DCMAKE_PREFIX_PATH="/opt/a;/opt/b" ; export PKG_CONFIG_PATH=/opt/a/lib/pkgconfig
-g++ 12 or newer and CMake 3.25 or newer are needed. The quick start's data packages can be unpacked anywhere by
-`apt-get download NAME && dpkg -x NAME*.deb DIR`, but scripts/quickstart_data.py finds them by `dpkg -L`.
+Then MMTRAIN_SETUP=skip scripts/test.sh (or quickstart.sh) leaves this step out. g++ 12 and CMake 3.25 or newer are needed.
+The quick start's data packages can be unpacked anywhere: apt-get download NAME; dpkg -x NAME*.deb FOLDER; then
+scripts/quickstart.sh --packages FOLDER.
 TEXT
 }
 
