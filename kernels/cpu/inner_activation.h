@@ -28,7 +28,7 @@ template <Activation kKind> MMT_INLINE F slope_of(F x) {
   }
   constexpr float kSlope = kKind == Activation::gelu_quick ? 1.702f : 1.0f;
   const F s = sigmoid(kSlope * x);
-  return s + kSlope * x * s * (1.0f - s);
+  return s + x * s * (1.0f - s) * kSlope;
 }
 
 template <class T, Activation kKind>
