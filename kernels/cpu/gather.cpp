@@ -74,13 +74,13 @@ std::int64_t vocabulary(const Tensor& table, VocabularyShard shard) {
 }
 
 void embedding_forward(const Stream&, const Tensor& y, const Tensor& table, const Tensor& ids, VocabularyShard shard) {
-  check_indices(ids, 0, vocabulary(table, shard), "embedding: ids");
+  check_indices(ids, -1, vocabulary(table, shard), "embedding: ids");
   copy_rows(y, table, ids, shard.first);
 }
 
 template <Isa kLevel> void embedding_backward(const Stream& stream, const Tensor& dtable, const Tensor& dy,
                                               const Tensor& ids, Accumulate accumulate, VocabularyShard shard) {
-  check_indices(ids, 0, vocabulary(dtable, shard), "embedding: ids");
+  check_indices(ids, -1, vocabulary(dtable, shard), "embedding: ids");
   if (accumulate == Accumulate::overwrite) cpu_elementwise(kLevel).fill(stream, dtable, 0.0);
   add_rows<kLevel>(dtable, dy, ids, shard.first);
 }
