@@ -30,13 +30,15 @@ Mlp::Mlp(UnitPlanner& planner, const MlpOptions& options, bool input_needs_grad)
   const std::int64_t inner = up_.out();
   const Life kept = middle_needs_grad_ ? Life::kept : Life::scratch;
   if (gated_) gate_out_ = planner.tensor("mlp gate", inner, kept);
-  up_out_ = planner.tensor("mlp up", inner, kept);
+  // silu(gate) alone turns d middle into d up.
+  gate_needs_grad_ = gated_ && gate_.output_needs_grad();
+  up_out_ = planner.tensor("mlp up", inner, gated_ && !gate_needs_grad_ ? Life::scratch : kept);
   middle_ = planner.tensor("mlp middle", inner, down_.input_life());
 
   const Linear buffer = run::arena_bytes(planner.dtype(), RowCount::rows, inner);
   if (gated_ && gate_.weight_trains())
     d_gate_ = planner.tensor("d mlp gate", inner, Life::stash);
-  else if (gated_)
+  else if (gate_needs_grad_)
     scratch_ += buffer;
   if (up_.weight_trains())
     d_up_ = planner.tensor("d mlp up", inner, Life::stash);
@@ -72,16 +74,18 @@ void Mlp::backward_input(Ctx& ctx, Saved& saved, const Tensor& dx, const Tensor&
   const Tensor d_up = buffer(d_up_);
   down_.backward_input(ctx, saved, d_up, dy);
   Tensor d_gate;
-  if (gated_) {
+  if (gate_needs_grad_) {
     d_gate = buffer(d_gate_);
     ops::swiglu_backward(ctx.stream, d_gate, d_up, d_up, saved[gate_out_], saved[up_out_]);
+  } else if (gated_) {
+    ops::swiglu_forward(ctx.stream, d_up, saved[gate_out_], d_up);
   } else {
     ops::activation_backward(ctx.stream, d_up, d_up, saved[up_out_], activation_);
   }
   Tensor partial;
   if (dx.defined()) partial = input_sum_.begin(ctx, dx);
   up_.backward_input(ctx, saved, partial, d_up);
-  if (gated_) gate_.backward_input(ctx, saved, partial, d_gate, Accumulate::add);
+  if (gate_needs_grad_) gate_.backward_input(ctx, saved, partial, d_gate, Accumulate::add);
   if (dx.defined()) input_sum_.end(ctx, partial, dx);
 }
 

@@ -33,7 +33,7 @@ class Mlp {
   void backward_weight(Ctx& ctx, Saved& saved, const Tensor& dy, const Tensor& x) const;
 
  private:
-  bool gated_ = false, middle_needs_grad_ = false;
+  bool gated_ = false, middle_needs_grad_ = false, gate_needs_grad_ = false;
   Activation activation_ = Activation::gelu_erf;
   LinearLayer gate_, up_, down_;
   SlotId gate_out_ = kNone, up_out_ = kNone, middle_ = kNone;

@@ -1,5 +1,6 @@
 #include "models/norm.h"
 
+#include "kernels/linear.h"
 #include "kernels/norm.h"
 #include "kernels/rotary.h"
 
@@ -13,6 +14,7 @@ Norm::Norm(UnitPlanner& planner, const NormOptions& options, bool input_needs_gr
       heads_(options.heads),
       epsilon_(options.epsilon),
       input_needs_grad_(input_needs_grad) {
+  MMT_CHECK(kind_ == NormKind::rms || heads_ == 0, "{}: layer norms work on whole rows", options.name);
   const auto declare = [&](const char* suffix, Init::Kind init, bool& trains, SlotId& grad) {
     ParamSpec spec{.name = options.name + suffix, .shape = {features_}, .init = {init}, .decay = false};
     if (planner.tp() > 1) {
@@ -26,7 +28,7 @@ Norm::Norm(UnitPlanner& planner, const NormOptions& options, bool input_needs_gr
   };
   weight_ = declare(".weight", Init::Kind::ones, weight_trains_, weight_grad_);
   if (kind_ == NormKind::layer) bias_ = declare(".bias", Init::Kind::zeros, bias_trains_, bias_grad_);
-  if (!output_needs_grad()) return;
+  if (input_life() == Life::scratch) return;
   const DType master = master_of(planner.dtype());
   const std::int64_t vectors = std::max<std::int64_t>(heads_, 1);
   const Life life = options.backward_in_forward ? Life::scratch : Life::kept;
@@ -64,8 +66,9 @@ void Norm::backward_input(Ctx& ctx, Saved& saved, const Tensor& dx, const Tensor
     return;
   }
   const Tensor mean = stat(saved, mean_);
-  if (weight_grad_ != kNone || bias_grad_ != kNone)
-    ops::layer_norm_backward_weight(ctx.stream, row(weight_grad_), row(bias_grad_), shaped(dy), shaped(x), mean, rstd);
+  if (bias_grad_ != kNone) ops::linear_backward_bias(ctx.stream, row(bias_grad_), dy);
+  if (weight_grad_ != kNone)
+    ops::layer_norm_backward_weight(ctx.stream, row(weight_grad_), {}, shaped(dy), shaped(x), mean, rstd);
   if (dx.defined())
     ops::layer_norm_backward_input(ctx.stream, shaped(dx), shaped(dy), shaped(x), mean, rstd, ctx.weight(weight_),
                                    accumulate);
@@ -88,7 +91,7 @@ void Norm::backward_weight_now(Ctx& ctx, Saved& saved, const Tensor& dy, const T
   }
   if (bias_trains_) {
     const run::GradTarget db = ctx.grad(bias_);
-    ops::layer_norm_backward_weight(ctx.stream, {}, db.view, shaped(dy), shaped(x), stat(saved, mean_), rstd, db.mode);
+    ops::linear_backward_bias(ctx.stream, db.view, dy, db.mode);
   }
 }
 

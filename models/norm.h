@@ -27,7 +27,8 @@ class Norm {
 
   bool output_needs_grad() const { return input_needs_grad_ || trains(); }
   bool trains() const { return weight_trains_ || bias_trains_; }
-  Life input_life() const { return output_needs_grad() ? Life::kept : Life::scratch; }
+  /// A bias alone needs no more than dy.
+  Life input_life() const { return input_needs_grad_ || weight_trains_ ? Life::kept : Life::scratch; }
 
   /// x, y (rows, heads * features or features). y may be x.
   void forward(Ctx& ctx, Saved& saved, const Tensor& y, const Tensor& x) const;

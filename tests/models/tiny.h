@@ -1,0 +1,116 @@
+// Tiny specs of every family and blocks for them.
+#pragma once
+
+#include "models/build.h"
+#include "tests/models/harness.h"
+
+#include <functional>
+#include <string>
+
+namespace mmt::test {
+
+using models::BlockRange;
+using models::EncoderSpec;
+using models::LlmSpec;
+
+using Trainable = std::function<bool(const std::string&)>;
+inline bool all_train(const std::string&) { return true; }
+inline bool none_train(const std::string&) { return false; }
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+inline run::UnitPlanner::Setting setting(DType dtype, Trainable trainable = all_train) {
+  run::UnitPlanner::Setting s;
+  s.dtype = dtype;
+  s.trainable = std::move(trainable);
+  return s;
+}
+
+/// Families and the variants that the options allow: "llama" (grouped heads), "qwen2", "qwen3" (head_dim is not hidden
+/// / heads), "mistral" (window in the upper layers), "gpt2", "mrope" (three positions a row).
+inline LlmSpec tiny_llm(const std::string& family, int layers = 2) {
+  LlmSpec s = models::llm_preset(family == "mrope" ? "qwen2" : family);
+  s.vocabulary = 37;
+  s.hidden = 32;
+  s.layers = layers;
+  s.heads = 2;
+  s.intermediate = 40;
+  s.head_dim = 16;
+  if (family == "llama" || family == "mistral") s.kv_heads = 1;
+  if (family == "qwen3") {
+    s.heads = 4;
+    s.kv_heads = 2;
+  }
+  if (family == "mistral") {
+    s.sliding_window = 3;
+    s.window_from_layer = 1;
+  }
+  if (family == "gpt2") s.max_positions = 40;
+  if (family == "mrope") s.mrope_section = {2, 3, 3};
+  models::resolve(s);
+  return s;
+}
+
+inline EncoderSpec tiny_encoder(const std::string& kind, int layers = 2) {
+  EncoderSpec s = models::encoder_preset(kind);
+  s.name = kind == "whisper" ? "ears" : "eyes";
+  s.hidden = 32;
+  s.layers = layers;
+  s.heads = 2;
+  s.intermediate = 40;
+  s.patch = 2;
+  s.image_size = 6;
+  s.mels = 5;
+  s.max_positions = 12;
+  s.projector.hidden = 24;
+  models::resolve(s, 32);
+  return s;
+}
+
+inline int num_positions(const LlmSpec& s) {
+  return s.mrope_section.empty() ? 1 : static_cast<int>(s.mrope_section.size());
+}
+
+/// Three packed samples with media of two ports, one without labels.
+inline BlockData llm_block_data(const LlmSpec& s, int num_ports = 0) {
+  std::vector<std::vector<Piece>> samples;
+  if (num_ports == 0) {
+    samples = {{{.text = 4}, {.text = 3, .supervised = true}}, {{.text = 3}}, {{.text = 6, .supervised = true}}};
+  } else {
+    samples = {{{.text = 2}, {.media = 3, .port = 0}, {.text = 3, .supervised = true}},
+               {{.text = 4}},
+               {{.text = 1}, {.media = 2, .port = num_ports - 1}, {.text = 2}, {.text = 2, .supervised = true}}};
+  }
+  return BlockData::text(samples, static_cast<int>(s.vocabulary), num_ports, models::mask_windows(s), num_positions(s));
+}
+
+inline BlockData encoder_block_data(const EncoderSpec& s) {
+  if (s.modality == "audio") return BlockData::clips({9, 4, 1}, s.mels);
+  return BlockData::pictures({9, 4}, 3 * s.patch * s.patch, s.class_token, s.select == "full");
+}
+
+/// Values for the stage's ports and its output's gradient.
+struct Edges {
+  std::vector<Values> in;
+  Values d_out;
+};
+
+inline Edges edges_of(const run::Stage& stage, const BlockData& data) {
+  Edges e;
+  std::size_t p = 0;
+  for (const run::Stage::Port& at : stage.ports()) {
+    const run::PortPlan& port =
+        stage.units[static_cast<std::size_t>(at.unit)]->plan().inputs[static_cast<std::size_t>(at.port)];
+    const std::int64_t rows = port.count == run::RowCount::port  ? data.port_rows[p]
+                              : port.count == run::RowCount::out ? data.plan.size.out
+                                                                 : data.plan.size.rows;
+    e.in.push_back(random_values(rows * port.cols, 50 + static_cast<unsigned>(p)));
+    ++p;
+  }
+  const run::PortPlan& out = stage.units.back()->plan().output;
+  if (out.cols > 0)
+    e.d_out =
+        random_values((out.count == run::RowCount::out ? data.plan.size.out : data.plan.size.rows) * out.cols, 60);
+  return e;
+}
+
+}  // namespace mmt::test
