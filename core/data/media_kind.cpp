@@ -9,7 +9,6 @@ namespace {
 constexpr std::size_t kHead = 512;
 
 struct Signature {
-  std::size_t offset;
   std::string_view magic;
   MediaKind kind;
   std::string_view name;
@@ -18,27 +17,29 @@ struct Signature {
 using namespace std::string_view_literals;
 
 constexpr Signature kSignatures[] = {
-    {0, "\x89PNG\r\n\x1a\n"sv, MediaKind::png, "a PNG picture"},
-    {0, "\xff\xd8\xff"sv, MediaKind::jpeg, "a JPEG picture"},
-    {0, "GIF87a"sv, MediaKind::gif, "a GIF picture"},
-    {0, "GIF89a"sv, MediaKind::gif, "a GIF picture"},
-    {0, "BM"sv, MediaKind::bmp, "a BMP picture"},
-    {0, "II*\0"sv, MediaKind::tiff, "a TIFF picture"},
-    {0, "MM\0*"sv, MediaKind::tiff, "a TIFF picture"},
-    {0, "\0\0\0\x0cjP  "sv, MediaKind::other_image, "a JPEG 2000 picture"},
-    {0, "\xff\x0a"sv, MediaKind::other_image, "a JPEG XL picture"},
-    {0, "8BPS"sv, MediaKind::other_image, "a Photoshop file"},
-    {0, "fLaC"sv, MediaKind::flac, "a FLAC sound"},
-    {0, "OggS"sv, MediaKind::ogg, "an OGG sound"},
-    {0, "ID3"sv, MediaKind::mp3, "an MP3 sound"},
-    {0, ".snd"sv, MediaKind::other_audio, "an AU sound"},
-    {0, "#!AMR"sv, MediaKind::other_audio, "an AMR sound"},
-    {0, "%PDF"sv, MediaKind::other, "a PDF document"},
-    {0, "PK\x03\x04"sv, MediaKind::other, "a ZIP archive"},
-    {0, "\x1f\x8b"sv, MediaKind::other, "gzip-compressed data"},
-    {0, "(\xb5/\xfd"sv, MediaKind::other, "zstd-compressed data"},
-    {0, "version https://git-lfs"sv, MediaKind::other, "a Git LFS pointer (the file itself was not fetched)"},
-    {0, "\x1a\x45\xdf\xa3"sv, MediaKind::other, "a Matroska or WebM film"},
+    {"\x89PNG\r\n\x1a\n"sv, MediaKind::png, "a PNG picture"},
+    {"\xff\xd8\xff"sv, MediaKind::jpeg, "a JPEG picture"},
+    {"GIF87a"sv, MediaKind::gif, "a GIF picture"},
+    {"GIF89a"sv, MediaKind::gif, "a GIF picture"},
+    {"BM"sv, MediaKind::bmp, "a BMP picture"},
+    {"II*\0"sv, MediaKind::tiff, "a TIFF picture"},
+    {"MM\0*"sv, MediaKind::tiff, "a TIFF picture"},
+    {"\0\0\0\x0cjP  "sv, MediaKind::other_image, "a JPEG 2000 picture"},
+    {"\xff\x0a"sv, MediaKind::other_image, "a JPEG XL picture"},
+    {"8BPS"sv, MediaKind::other_image, "a Photoshop file"},
+    {"fLaC"sv, MediaKind::flac, "a FLAC sound"},
+    {"OggS"sv, MediaKind::ogg, "an OGG sound"},
+    {"ID3"sv, MediaKind::mp3, "an MP3 sound"},
+    {"caff"sv, MediaKind::other_audio, "a CAF sound"},
+    {"riff\x2e\x91"sv, MediaKind::other_audio, "a Wave64 sound"},
+    {".snd"sv, MediaKind::other_audio, "an AU sound"},
+    {"#!AMR"sv, MediaKind::other_audio, "an AMR sound"},
+    {"%PDF"sv, MediaKind::other, "a PDF document"},
+    {"PK\x03\x04"sv, MediaKind::other, "a ZIP archive"},
+    {"\x1f\x8b"sv, MediaKind::other, "gzip-compressed data"},
+    {"(\xb5/\xfd"sv, MediaKind::other, "zstd-compressed data"},
+    {"version https://git-lfs"sv, MediaKind::other, "a Git LFS pointer (the file itself was not fetched)"},
+    {"\x1a\x45\xdf\xa3"sv, MediaKind::other, "a Matroska or WebM film"},
 };
 
 bool starts_with_no_case(std::string_view text, std::string_view lower) {
@@ -84,7 +85,7 @@ MediaGuess guess_media(std::span<const std::byte> bytes) {
   for (const std::byte b : bytes.first(std::min(bytes.size(), kHead))) text.push_back(static_cast<char>(b));
   const std::string_view head = text;
   for (const Signature& s : kSignatures) {
-    if (head.substr(std::min(s.offset, head.size())).starts_with(s.magic)) return {s.kind, s.name};
+    if (head.starts_with(s.magic)) return {s.kind, s.name};
   }
   if (head.size() >= 12) {
     const std::string_view form = head.substr(8, 4);
