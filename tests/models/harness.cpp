@@ -536,7 +536,8 @@ Pass run_pass(const run::Stage& stage, const NamedValues& values, const BlockDat
   Pass pass;
   pass.out = run.out();
   pass.loss = run.loss();
-  pass.objective = stage.units.back()->plan().has_output() ? dot(pass.out, d_out) : run.objective();
+  if (!stage.units.back()->plan().has_output()) pass.objective = run.objective();
+  if (!d_out.empty()) pass.objective = dot(pass.out, d_out);
   if (!backward) return pass;
   run.backward(d_out);
   for (std::size_t p = 0; p < stage.ports().size(); ++p) pass.d_in.push_back(run.d_in(p));
