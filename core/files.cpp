@@ -133,6 +133,12 @@ std::string join_inside(const std::string& root, std::string_view relative) {
   }
   const fs::path joined = fs::path(root) / tail;
   std::error_code error;
+  // What is to be resolved below must be there: a link to nothing could lead anywhere later.
+  fs::path at = root;
+  for (const fs::path& part : tail) {
+    at /= part;
+    if (fs::is_symlink(at, error) && !fs::exists(at, error)) refuse("a symbolic link leads nowhere");
+  }
   const fs::path real_root = fs::weakly_canonical(root, error);
   if (error) refuse(fmt::format("the folder {} cannot be resolved: {}", root, error.message()));
   const fs::path real = fs::weakly_canonical(joined, error);
