@@ -1,0 +1,148 @@
+// The configuration as typed values. `read_config` binds the YAML (through core/config's checked reader) and reports
+// all mistakes at once; nothing else in the program looks at YAML.
+#pragma once
+
+#include "core/config/reader.h"
+#include "core/data/chat_template.h"
+#include "core/data/image.h"
+#include "core/data/loader.h"
+#include "core/data/preprocess.h"
+#include "core/data/sample.h"
+#include "models/spec.h"
+#include "parallel/run/schedule.h"
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace mmt::app {
+
+/// Which parameters of a module train. Patterns are PCRE2, searched in "<module>/<parameter>"; trainable wins.
+struct TrainableRule {
+  bool all = true;                                    ///< what no pattern decides
+  std::optional<std::vector<std::string>> trainable;  ///< only these
+  std::vector<std::string> frozen;                    ///< all but these
+};
+
+struct ModuleInit {
+  std::string checkpoint;  ///< weights from this checkpoint folder; empty: random
+};
+
+struct EncoderConfig {
+  models::EncoderSpec spec;
+  ModuleInit init;
+  TrainableRule trainable;
+  TrainableRule projector_trainable;
+  data::ImageProcessing image;  ///< of an image encoder
+  data::AudioProcessing audio;  ///< of an audio encoder
+};
+
+struct LlmConfig {
+  models::LlmSpec spec;
+  ModuleInit init;
+  TrainableRule trainable;
+  bool bidirectional_media = false;  ///< rows of one picture or clip see each other both ways
+};
+
+struct RunConfig {
+  std::string output_dir;
+  std::uint64_t seed = 1;
+  enum class Device : std::uint8_t { automatic, cpu } device = Device::automatic;
+};
+
+struct TrainConfig {
+  std::optional<std::int64_t> steps, epochs;  ///< exactly one
+  std::int64_t global_batch_size = 0;
+  std::int64_t tokens_per_microbatch = 8192;
+  std::optional<std::int64_t> microbatches;  ///< a minimum; empty: auto
+  DType precision = DType::f32;
+  double max_grad_norm = 1.0;  ///< 0: no clipping
+  bool recompute = false;
+  data::LossWeights loss = data::LossWeights::token;
+  std::int64_t consistency_every = 100;  ///< steps between checks that replicas are equal; 0: never
+};
+
+struct ParamGroup {
+  std::string match;  ///< PCRE2, searched in "<module>/<parameter>"; the first group that matches counts
+  std::optional<double> lr;
+  std::optional<double> weight_decay;
+};
+
+struct OptimizerConfig {
+  double lr = 1e-4;
+  std::array<double, 2> betas{0.9, 0.999};
+  double eps = 1e-8;
+  double weight_decay = 0.01;
+  std::vector<ParamGroup> groups;
+};
+
+struct SetConfig {
+  std::string name;  ///< in messages and reports; default: the file's name without its ending
+  std::string path;
+  std::string media_root;
+  enum class Format : std::uint8_t { llava, messages } format = Format::llava;
+  double weight = 1.0;
+};
+
+struct DataConfig {
+  std::vector<SetConfig> sets;
+  data::TemplateSpec chat;
+  std::string tokenizer;
+  std::int64_t max_sequence = 0;  ///< 0: tokens_per_microbatch
+  data::OverLength over_length = data::OverLength::drop;
+  enum class Bad : std::uint8_t { error, skip } bad_samples = Bad::error;
+  bool shuffle = true;
+  std::int64_t workers = 1;  ///< prefetch threads a rank
+  std::int64_t prefetch_steps = 4;
+  std::string index_dir;  ///< empty: beside the data
+  data::ImageOptions image;
+  data::AudioOptions audio;
+};
+
+struct EvalConfig {
+  std::int64_t every_steps = 0;  ///< 0: only where the command asks for it
+  std::int64_t generate = 0;     ///< how many samples of each set to answer and print
+  std::int64_t max_new_tokens = 64;
+  std::vector<SetConfig> sets;
+};
+
+struct CheckpointConfig {
+  std::int64_t every_steps = 0;  ///< 0: only at the end
+  std::int64_t keep_last = 3;
+  std::int64_t keep_every = 0;  ///< steps; 0: none is kept for ever
+  std::string keep_best;        ///< a metric of the evaluation; empty: none
+  bool async = false;
+  bool embed_frozen = false;  ///< store frozen modules in every checkpoint
+};
+
+struct LogConfig {
+  std::int64_t every_steps = 1;
+  bool tensorboard = false;
+};
+
+struct Config {
+  RunConfig run;
+  std::vector<EncoderConfig> encoders;
+  LlmConfig llm;
+  TrainConfig train;
+  OptimizerConfig optimizer;
+  run::Schedule learning_rate;
+  DataConfig data;
+  EvalConfig eval;
+  CheckpointConfig checkpoint;
+  LogConfig log;
+  /// auto: the newest sound checkpoint of output_dir; none: start anew; else a checkpoint folder.
+  std::string resume = "auto";
+
+  std::string resolved;  ///< all of it as YAML, defaults filled in
+};
+
+/// Binds and checks. Throws ConfigError with every mistake. `ranks`: how many ranks will run it.
+Config read_config(const config::Sources& sources, int ranks);
+
+/// Keys whose change on resume changes the mathematics, as prefixes of resolved keys.
+bool changes_mathematics(const std::string& key);
+
+}  // namespace mmt::app

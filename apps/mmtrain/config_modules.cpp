@@ -1,0 +1,219 @@
+// The `modules` section: one entry a module, its role decides the keys.
+#include "apps/mmtrain/config_read.h"
+
+#include <algorithm>
+#include <set>
+
+namespace mmt::app {
+namespace {
+
+using config::as_choice;
+using config::as_path;
+using config::at_least;
+using config::Kind;
+using config::Reader;
+using config::Value;
+
+/// A field of models::SpecProblem as the key that the user wrote.
+void report(Reader& r, const std::vector<models::SpecProblem>& problems) {
+  for (const models::SpecProblem& p : problems) r.problem(p.field, p.message);
+}
+
+void read_activation(Reader& r, std::string& name) {
+  if (r.optional("activation", name) && !models::parse_activation(name)) {
+    r.problem("activation", fmt::format("\"{}\" is not one of gelu, gelu_tanh, gelu_quick, silu", name));
+  }
+}
+
+void read_init(Reader& r, ModuleInit& init) {
+  r.value("init", [&](Value& v) {
+    if (v.read_word("random")) return true;
+    return v.read_map([&](Reader& m) {
+      m.optional("checkpoint", as_path(init.checkpoint));
+      m.unsupported("hf", "weights of Hugging Face folders cannot be read");
+    });
+  });
+}
+
+void read_projector(Reader& r, EncoderConfig& e) {
+  r.section("projector", [&](Reader& p) {
+    models::ProjectorSpec& spec = e.spec.projector;
+    p.optional(
+        "kind",
+        as_choice(spec.kind,
+                  {{"mlp2", std::string("mlp2")}, {"linear", std::string("linear")}, {"none", std::string("none")}},
+                  {"merger"}));
+    p.optional("hidden", spec.hidden, at_least(0));
+    p.optional("bias", spec.bias);
+    read_activation(p, spec.activation);
+    std::string place = "auto";
+    p.optional("place",
+               as_choice(place, {{"auto", std::string("auto")}, {"encoder", std::string("encoder")}}, {"llm"}));
+    read_trainable(p, e.projector_trainable);
+  });
+}
+
+void read_image_encoder(Reader& r, EncoderConfig& e) {
+  models::EncoderSpec& s = e.spec;
+  r.optional("patch", s.patch, at_least(1));
+  r.optional("image_size", s.image_size, at_least(1));
+  r.optional("class_token", s.class_token);
+  r.optional("patch_bias", s.patch_bias);
+  r.optional("pre_norm", s.pre_norm);
+  r.optional("select", as_choice(s.select, {{"patch", std::string("patch")}, {"full", std::string("full")}}));
+  data::ImageProcessing& image = e.image;
+  image.fit = s.kind == "siglip" ? data::ImageFit::stretch : data::ImageFit::crop;
+  if (s.kind == "siglip") image.mean = image.std = {0.5, 0.5, 0.5};
+  r.optional("fit", as_choice(image.fit, {{"crop", data::ImageFit::crop}, {"stretch", data::ImageFit::stretch}}));
+  r.optional("resample",
+             as_choice(image.resample, {{"bicubic", data::Resample::bicubic}, {"bilinear", data::Resample::bilinear}}));
+  r.optional("pad_to_square", image.pad_to_square);
+  r.optional("mean", image.mean);
+  r.optional("std", image.std);
+  if (std::ranges::any_of(image.std, [](double x) { return !(x > 0.0); }))
+    r.problem("std", "every value must be above 0");
+  image.height = image.width = s.image_size;
+  image.patch = s.patch;
+}
+
+void read_audio_encoder(Reader& r, EncoderConfig& e) {
+  models::EncoderSpec& s = e.spec;
+  data::AudioRowRule& rows = e.audio.rows;
+  r.optional("mels", s.mels, config::between(8, 256));
+  r.optional("window", as_choice(rows.window, {{"full", data::AudioWindow::full},
+                                               {"mask", data::AudioWindow::mask},
+                                               {"none", data::AudioWindow::none}}));
+  r.optional("over_long", as_choice(rows.over_long, {{"chunk", data::OverLong::chunk},
+                                                     {"truncate", data::OverLong::truncate},
+                                                     {"skip", data::OverLong::skip}}));
+  r.optional("max_positions", s.max_positions, config::between(1, 100000));
+  r.optional("train_positions", s.train_positions);
+  e.audio.num_mel_bins = s.mels;
+  rows.max_frames = std::int64_t{2} * s.max_positions;
+}
+
+void read_encoder(Reader& r, const std::string& name, EncoderConfig& e) {
+  std::string modality = "image", kind;
+  r.required("modality",
+             as_choice(modality, {{"image", std::string("image")}, {"audio", std::string("audio")}}, {"video"}));
+  const bool image = modality == "image";
+  const bool known =
+      image ? r.required("kind", as_choice(kind, {{"clip", std::string("clip")}, {"siglip", std::string("siglip")}},
+                                           {"qwen2_vl"}))
+            : r.required("kind", as_choice(kind, {{"whisper", std::string("whisper")}}, {"qwen2_audio"}));
+  if (known) e.spec = models::encoder_preset(kind);
+  models::EncoderSpec& s = e.spec;
+  s.name = name;
+  s.modality = modality;
+  r.required("hidden", s.hidden, at_least(1));
+  r.required("layers", s.layers, at_least(1));
+  r.required("heads", s.heads, at_least(1));
+  r.optional("intermediate", s.intermediate, at_least(0));
+  read_activation(r, s.activation);
+  r.optional("norm_epsilon", s.norm_epsilon, config::above(0));
+  r.optional("key_bias", s.key_bias);
+  r.optional("feature_layer", s.feature_layer);
+  r.optional("post_norm", s.post_norm);
+  if (image) {
+    read_image_encoder(r, e);
+  } else {
+    read_audio_encoder(r, e);
+  }
+  read_init(r, e.init);
+  read_trainable(r, e.trainable);
+  read_projector(r, e);
+  r.unsupported("lora", "adapters");
+}
+
+void read_llm(Reader& r, const std::string& name, LlmConfig& llm) {
+  std::string kind;
+  const bool known = r.required("kind", as_choice(kind, {{"llama", std::string("llama")},
+                                                         {"qwen2", std::string("qwen2")},
+                                                         {"qwen3", std::string("qwen3")},
+                                                         {"mistral", std::string("mistral")},
+                                                         {"gpt2", std::string("gpt2")}}));
+  if (known) llm.spec = models::llm_preset(kind);
+  models::LlmSpec& s = llm.spec;
+  s.name = name;
+  r.optional("vocabulary", s.vocabulary, at_least(0));
+  r.required("hidden", s.hidden, at_least(1));
+  r.required("layers", s.layers, at_least(1));
+  r.required("heads", s.heads, at_least(1));
+  r.optional("kv_heads", s.kv_heads, at_least(0));
+  r.optional("head_dim", s.head_dim, at_least(0));
+  r.optional("intermediate", s.intermediate, at_least(0));
+  r.optional("norm", as_choice(s.norm, {{"rms", models::NormKind::rms}, {"layer", models::NormKind::layer}}));
+  r.optional("norm_epsilon", s.norm_epsilon, config::above(0));
+  r.optional("gated", s.gated);
+  read_activation(r, s.activation);
+  r.optional("qkv_bias", s.qkv_bias);
+  r.optional("o_bias", s.o_bias);
+  r.optional("mlp_bias", s.mlp_bias);
+  r.optional("qk_norm", s.qk_norm);
+  r.optional("tie_embeddings", s.tie_embeddings);
+  r.optional("rotary", s.rotary);
+  r.optional("rope_theta", s.rope_theta, config::above(0));
+  r.map("rope_scaling", [&](Reader& m) {
+    models::RopeScaling scaling;
+    m.required("factor", scaling.factor, at_least(1));
+    m.optional("low_freq_factor", scaling.low_freq_factor, config::above(0));
+    m.optional("high_freq_factor", scaling.high_freq_factor, config::above(0));
+    m.optional("original_max_position", scaling.original_max_position, at_least(1));
+    s.rope_scaling = scaling;
+  });
+  r.optional("max_positions", s.max_positions, at_least(0));
+  r.optional("sliding_window", s.sliding_window, at_least(0));
+  r.optional("window_from_layer", s.window_from_layer, at_least(0));
+  r.optional("media_attention", as_choice(llm.bidirectional_media, {{"causal", false}, {"bidirectional", true}}));
+  read_init(r, llm.init);
+  read_trainable(r, llm.trainable);
+  r.unsupported("lora", "adapters");
+  r.unsupported("router", "mixtures of experts");
+}
+
+}  // namespace
+
+void read_trainable(Reader& r, TrainableRule& rule) {
+  r.value("trainable", [&](Value& v) {
+    if (v.kind() == Kind::scalar) return v.read(rule.all);
+    rule.trainable.emplace();
+    return bind_value(v, *rule.trainable, {});
+  });
+  r.optional("frozen", rule.frozen);
+}
+
+void read_modules(Reader& r, Config& c) {
+  int llms = 0;
+  std::set<std::string> names;
+  const bool there = r.entries("modules", [&](const std::string& name, Value& v) {
+    v.read_map([&](Reader& m) {
+      std::string role;
+      if (!m.required("role", as_choice(role, {{"encoder", std::string("encoder")}, {"llm", std::string("llm")}},
+                                        {"generator"})))
+        return;
+      if (role == "llm") {
+        if (++llms > 1) m.problem("role", "a second LLM: one module has the role llm");
+        read_llm(m, name, c.llm);
+      } else {
+        read_encoder(m, name, c.encoders.emplace_back());
+      }
+    });
+  });
+  if (!there || llms == 0) r.problem("modules", "no module has the role llm");
+}
+
+/// What can be checked once the sizes of all modules are known.
+void check_modules(config::Document& document, Config& c) {
+  const auto add = [&](const std::string& module, const std::vector<models::SpecProblem>& problems) {
+    for (const models::SpecProblem& p : problems)
+      document.problem(fmt::format("modules.{}.{}", module, p.field), p.message);
+  };
+  models::resolve(c.llm.spec);
+  add(c.llm.spec.name, models::validate(c.llm.spec));
+  for (EncoderConfig& e : c.encoders) {
+    models::resolve(e.spec, c.llm.spec.hidden);
+    add(e.spec.name, models::validate(e.spec));
+  }
+}
+
+}  // namespace mmt::app

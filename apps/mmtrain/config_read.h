@@ -1,0 +1,12 @@
+// What the files that bind the configuration share.
+#pragma once
+
+#include "apps/mmtrain/config.h"
+
+namespace mmt::app {
+
+void read_modules(config::Reader& r, Config& c);
+void check_modules(config::Document& document, Config& c);
+void read_trainable(config::Reader& r, TrainableRule& rule);
+
+}  // namespace mmt::app
