@@ -1,0 +1,169 @@
+#include "apps/mmtrain/dataset.h"
+
+#include "core/log.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace mmt::app {
+namespace {
+
+data::ChatTemplate make_chat(const Config& c, const data::Tokenizer& tokenizer) {
+  data::ChatTemplate chat(c.data.chat, tokenizer);
+  for (const EncoderConfig& e : c.encoders) {
+    chat.require(e.spec.modality == "image" ? data::Modality::image : data::Modality::audio);
+  }
+  return chat;
+}
+
+data::EncoderInput encoder_input(const Config& c, const EncoderConfig& e) {
+  const auto cap = static_cast<std::int32_t>(2 * c.train.tokens_per_microbatch);
+  if (e.spec.modality == "audio") return data::audio_input(e.spec.name, c.data.audio, e.audio, cap);
+  const auto select = e.spec.select == "full" ? data::VisionSelect::full : data::VisionSelect::patches;
+  return data::image_input(e.spec.name, c.data.image, e.image, e.spec.class_token, select, cap);
+}
+
+std::string fault_counts(const std::vector<std::int64_t>& faults) {
+  std::string text;
+  for (std::size_t f = 0; f < faults.size(); ++f) {
+    if (faults[f] > 0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", faults[f], name_of(static_cast<DataFault>(f)));
+  }
+  return text;
+}
+
+/// The messages of the first few bad samples of a set.
+std::string first_faults(const data::DatasetIndex& index, const data::Preparation& preparation) {
+  std::string text;
+  int shown = 0;
+  for (std::int64_t i = 0; i < index.size() && shown < 5; ++i) {
+    if (!index.entry(i).fault) continue;
+    text += "\n  " + index.explain(i, preparation);
+    ++shown;
+  }
+  return text;
+}
+
+void check_usable(const Config& c, const SetConfig& set, const data::DatasetIndex& index,
+                  const data::Preparation& preparation, bool training) {
+  const std::vector<std::int64_t> faults = index.faults();
+  const std::string counts = fault_counts(faults);
+  if (index.size() == 0) throw ConfigError(fmt::format("data set {}: {} has no samples", set.name, set.path));
+  if (index.usable().empty()) {
+    throw ConfigError(fmt::format("data set {}: none of its {} samples can be used ({}):{}", set.name, index.size(),
+                                  counts, first_faults(index, preparation)));
+  }
+  if (counts.empty()) return;
+  if (training && c.data.bad_samples == DataConfig::Bad::error) {
+    throw ConfigError(
+        fmt::format("data set {}: {} of {} samples cannot be used ({}); mend them, or set data.bad_samples: skip:{}",
+                    set.name, index.size() - static_cast<std::int64_t>(index.usable().size()), index.size(), counts,
+                    first_faults(index, preparation)));
+  }
+  log::warning("data set {}: {} of {} samples are left out: {}", set.name,
+               index.size() - static_cast<std::int64_t>(index.usable().size()), index.size(), counts);
+}
+
+}  // namespace
+
+Preparer::Preparer(const Config& c)
+    : tokenizer_(data::Tokenizer::load(c.data.tokenizer)), chat_(make_chat(c, tokenizer_)) {
+  preparation_.tokenizer = &tokenizer_;
+  preparation_.chat = &chat_;
+  for (const EncoderConfig& e : c.encoders) preparation_.encoders.push_back(encoder_input(c, e));
+  preparation_.max_sequence = static_cast<std::int32_t>(c.data.max_sequence);
+  preparation_.over_length = c.data.over_length;
+}
+
+std::vector<data::DatasetIndex> open_indexes(const Config& c, const std::vector<SetConfig>& sets,
+                                             const Preparer& preparer, comm::Communicator& world,
+                                             const std::atomic<bool>* stop, bool training) {
+  std::vector<data::DatasetIndex> indexes;
+  for (const SetConfig& set : sets) {
+    data::SetSpec spec{set.name, set.path, set.media_root, c.data.index_dir};
+    data::IndexOptions options;
+    options.stop = stop;
+    options.threads = static_cast<int>(std::max<std::int64_t>(c.data.workers, world.size()));
+    options.progress = [&, last = std::chrono::steady_clock::now()](const data::IndexProgress& p) mutable {
+      const auto now = std::chrono::steady_clock::now();
+      if (now - last < std::chrono::seconds(5)) return;
+      last = now;
+      log::info("indexing {}: {} of {} samples", set.name, p.done, p.total);
+    };
+    // Rank 0 builds and writes; the others then read what it wrote. Where they do not see that file (no shared file
+    // system between nodes) they build their own in memory, and the digest below says whether all see the same data.
+    if (world.rank() == 0) {
+      indexes.push_back(data::DatasetIndex::build(spec, preparer.preparation(), options));
+    }
+    world.barrier();
+    if (world.rank() != 0) {
+      options.write = false;
+      options.recheck = false;
+      options.progress = {};
+      indexes.push_back(data::DatasetIndex::build(spec, preparer.preparation(), options));
+    }
+    const data::DatasetIndex& index = indexes.back();
+    if (!index.complete()) return indexes;  // stopped by a signal
+    std::int64_t digest = static_cast<std::int64_t>(index.digest() >> 1), low = digest, high = digest;
+    world.all_reduce(Tensor(&low, DType::i64, {1}), comm::ReduceOp::min);
+    world.all_reduce(Tensor(&high, DType::i64, {1}), comm::ReduceOp::max);
+    if (low != high) {
+      throw ConfigError(
+          fmt::format("data set {}: the ranks see different samples or media in {}; all ranks must see the same files",
+                      set.name, set.path));
+    }
+    check_usable(c, set, index, preparer.preparation(), training);
+  }
+  return indexes;
+}
+
+plan::SampleMeta sample_meta(const data::IndexEntry& entry, std::int64_t id) {
+  plan::SampleMeta meta;
+  meta.id = id;
+  meta.rows = entry.tokens;
+  meta.supervised = entry.supervised;
+  for (const data::Item& item : entry.items) {
+    const data::ItemShape& s = item.shape;
+    const std::int64_t valid = s.grid[2] > 0 && s.grid[0] != 1 ? s.grid[2] : s.inner_rows;
+    meta.items.push_back({item.encoder, s.input_rows, s.inner_rows, valid, s.rows});
+  }
+  for (const data::SegmentRun& run : entry.runs) meta.runs.push_back({run.item, run.length, run.supervised});
+  return meta;
+}
+
+RowCaps row_caps(const Config& c, const std::vector<const data::DatasetIndex*>& sets) {
+  RowCaps caps;
+  const std::int64_t rows = c.train.tokens_per_microbatch;
+  caps.llm = {.rows = rows, .supervised = rows, .source = 0, .out = rows, .tiles = 0};
+  caps.encoders.resize(c.encoders.size());
+  caps.encoder_items.assign(c.encoders.size(), 0);
+  // A block's media rows are at most `rows`; an encoder's own rows follow by the worst ratio of any item, rounded up,
+  // and the remainder of one item.
+  struct Worst {
+    double inner = 0, source = 0;
+    std::int64_t smallest = 0;
+  };
+  std::vector<Worst> worst(c.encoders.size());
+  for (const data::DatasetIndex* set : sets) {
+    for (const std::int64_t sample : set->usable()) {
+      for (const data::Item& item : set->entry(sample).items) {
+        Worst& w = worst[static_cast<std::size_t>(item.encoder)];
+        const data::ItemShape& s = item.shape;
+        w.inner = std::max(w.inner, static_cast<double>(s.inner_rows) / s.rows);
+        w.source = std::max(w.source, static_cast<double>(s.input_rows) / s.rows);
+        w.smallest = w.smallest == 0 ? s.rows : std::min<std::int64_t>(w.smallest, s.rows);
+      }
+    }
+  }
+  for (std::size_t e = 0; e < worst.size(); ++e) {
+    if (worst[e].smallest == 0) continue;  // no set has an item for it
+    plan::BlockSize& size = caps.encoders[e];
+    size.out = rows;
+    size.rows = static_cast<std::int64_t>(static_cast<double>(rows) * worst[e].inner) + 1;
+    size.source = static_cast<std::int64_t>(static_cast<double>(rows) * worst[e].source) + 1;
+    caps.encoder_items[e] = rows / worst[e].smallest + 1;
+  }
+  return caps;
+}
+
+}  // namespace mmt::app
