@@ -117,14 +117,15 @@ std::vector<data::DatasetIndex> open_indexes(const Config& c, const std::vector<
   return indexes;
 }
 
-plan::SampleMeta sample_meta(const data::IndexEntry& entry, std::int64_t id) {
+plan::SampleMeta sample_meta(const data::IndexEntry& entry, std::int64_t id, const data::Preparation& preparation) {
   plan::SampleMeta meta;
   meta.id = id;
   meta.rows = entry.tokens;
   meta.supervised = entry.supervised;
   for (const data::Item& item : entry.items) {
     const data::ItemShape& s = item.shape;
-    const std::int64_t valid = s.grid[2] > 0 && s.grid[0] != 1 ? s.grid[2] : s.inner_rows;
+    const bool sound = preparation.encoders[static_cast<std::size_t>(item.encoder)].modality == data::Modality::audio;
+    const std::int64_t valid = sound ? s.grid[2] : s.inner_rows;
     meta.items.push_back({item.encoder, s.input_rows, s.inner_rows, valid, s.rows});
   }
   for (const data::SegmentRun& run : entry.runs) meta.runs.push_back({run.item, run.length, run.supervised});

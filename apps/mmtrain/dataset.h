@@ -39,7 +39,7 @@ std::vector<data::DatasetIndex> open_indexes(const Config& config, const std::ve
                                              const std::atomic<bool>* stop, bool training);
 
 /// A sample as the planner sees it. `id` is its place in the data order.
-plan::SampleMeta sample_meta(const data::IndexEntry& entry, std::int64_t id);
+plan::SampleMeta sample_meta(const data::IndexEntry& entry, std::int64_t id, const data::Preparation& preparation);
 
 /// Largest blocks that any step of these samples can make.
 struct RowCaps {

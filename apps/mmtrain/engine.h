@@ -1,0 +1,67 @@
+// Runs planned steps of one rank: fills the rows with what the loader brought, executes the program, gives back what
+// the samples' losses were.
+#pragma once
+
+#include "apps/mmtrain/step.h"
+#include "parallel/run/executor.h"
+#include "parallel/run/rows.h"
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace mmt::app {
+
+/// What became of one of this lane's samples.
+struct SampleResult {
+  std::int32_t sample = 0;  ///< index in PlannedStep::samples
+  bool failed = false;
+  double loss = 0.0;  ///< sum of weight x token loss
+  double weight = 0.0;
+  std::int64_t supervised = 0;
+  std::int64_t correct = 0;  ///< evaluation: arg max is the label
+  std::int64_t answers = 0;  ///< runs of consecutive supervised rows
+  std::int64_t exact = 0;    ///< evaluation: answers whose every row is correct (what greedy decoding would give)
+};
+
+/// Seconds of one step by what they were spent on.
+struct StepTimes {
+  double encoders = 0.0, llm = 0.0, transfers = 0.0, reduction = 0.0, optimizer = 0.0;
+};
+
+class Engine {
+ public:
+  /// Collective. `caps`: the largest blocks of any step, training or evaluation.
+  Engine(const Config& config, comm::Communicator& world, Model& model, const RowCaps& caps, const Stream& stream);
+  ~Engine();
+
+  /// `samples` in the order of `step.own`. `loss_scale` = 1 / W of the samples that did not fail. In training,
+  /// `optimize` is called where the program says.
+  std::vector<SampleResult> run(const PlannedStep& step, const std::vector<data::LoadedSample>& samples,
+                                double loss_scale, bool train, const std::function<void()>& optimize = {});
+
+  const StepTimes& times() const { return times_; }
+  std::int64_t capacity_bytes() const;  ///< of the block arenas
+  std::int64_t peak_bytes() const;
+  /// Called in evaluation with logits of consecutive supervised rows of a block of the LLM.
+  void set_logits_sink(std::function<void(int block, std::int64_t first, const Tensor& logits)> sink);
+
+ private:
+  run::RowsMemory& memory(std::size_t stage, std::size_t block);
+  void fill(const PlannedStep& step, const std::vector<data::LoadedSample>& samples);
+  std::vector<SampleResult> results(const PlannedStep& step, const std::vector<data::LoadedSample>& samples,
+                                    bool train);
+  void read_times();
+
+  const Config& config_;
+  Model& model_;
+  Stream stream_;
+  std::vector<run::RowsCapacity> capacities_;  ///< by stage
+  std::vector<std::vector<std::unique_ptr<run::RowsMemory>>> memories_;
+  std::unique_ptr<run::Executor> executor_;
+  StepTimes times_;
+};
+
+}  // namespace mmt::app
