@@ -65,9 +65,13 @@ void read_learning_rate(Reader& r, run::Schedule& s) {
                                         {"cosine", Kind::cosine},
                                         {"wsd", Kind::wsd},
                                         {"inverse_sqrt", Kind::inverse_sqrt}}));
-  r.optional("warmup_steps", s.warmup_steps, at_least(0));
+  r.optional("warmup_steps", s.warmup_updates, at_least(0));
   r.optional("min_lr", s.min_lr, at_least(0));
-  r.optional("decay_steps", s.decay_steps, at_least(0));
+  r.optional("decay_steps", s.decay_updates, at_least(0));
+  using Shape = run::DecayShape;
+  r.optional("decay", as_choice(s.decay, {{"linear", Shape::linear},
+                                          {"cosine", Shape::cosine},
+                                          {"one_minus_sqrt", Shape::one_minus_sqrt}}));
 }
 
 void read_set(Value& v, std::vector<SetConfig>& sets, bool weighted) {
@@ -261,6 +265,11 @@ Config read_config(const config::Sources& sources, int ranks) {
   for (const SetConfig& set : c.eval.sets) {
     if (!names.insert(set.name).second)
       document.problem("eval.sets", fmt::format("two sets are called \"{}\": give one a name of its own", set.name));
+  }
+  c.learning_rate.lr = c.optimizer.lr;
+  if (c.learning_rate.min_lr > c.optimizer.lr) {
+    document.problem("learning_rate.min_lr",
+                     fmt::format("{} is above optimizer.lr ({})", c.learning_rate.min_lr, c.optimizer.lr));
   }
   document.throw_problems();
   c.resolved = document.resolved();

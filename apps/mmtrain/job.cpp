@@ -1,0 +1,158 @@
+#include "apps/mmtrain/job.h"
+
+#include "core/log.h"
+#include "parallel/comm/mpi/world.h"
+#include "parallel/comm/self.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <exception>
+#include <new>
+
+namespace mmt::app {
+
+struct Job::Mpi {
+  Mpi(int* argc, char*** argv) : world(argc, argv) {}
+  comm::MpiWorld world;
+};
+
+Job::Job(int* argc, char*** argv) {
+  if (comm::launched_as_one_of_many()) {
+    mpi_ = std::make_unique<Mpi>(argc, argv);
+    world_ = &mpi_->world.world();
+  } else {
+    self_ = comm::make_self();
+    world_ = self_.get();
+  }
+  log::set_rank(world_->rank(), world_->size());
+}
+Job::~Job() = default;
+
+void Job::fail(int code, const std::string& message) { mpi_->world.fail(code, message); }
+
+namespace {
+
+void broadcast_text(comm::Communicator& world, std::string& text) {
+  std::int64_t size = static_cast<std::int64_t>(text.size());
+  world.broadcast(Tensor(&size, DType::i64, {1}), 0);
+  text.resize(static_cast<std::size_t>(size));
+  if (size > 0) world.broadcast(Tensor(text.data(), DType::u8, {size}), 0);
+}
+
+int cores_available() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+}  // namespace
+
+std::string agree_on_failure(comm::Communicator& world, const std::string& own) {
+  std::int64_t first = own.empty() ? world.size() : world.rank();
+  world.all_reduce(Tensor(&first, DType::i64, {1}), comm::ReduceOp::min);
+  if (first == world.size()) return {};
+  std::string text = own;
+  std::int64_t size = static_cast<std::int64_t>(text.size());
+  world.broadcast(Tensor(&size, DType::i64, {1}), static_cast<int>(first));
+  text.resize(static_cast<std::size_t>(size));
+  world.broadcast(Tensor(text.data(), DType::u8, {size}), static_cast<int>(first));
+  return world.size() == 1 ? text : fmt::format("rank {}: {}", first, text);
+}
+
+Config Job::read(const std::string& path, const std::vector<std::string>& overrides) {
+  std::string bytes, problem;
+  if (rank() == 0) {
+    try {
+      const config::Sources sources = config::gather(path, overrides);
+      read_config(sources, size());  // mistakes are reported once, before anything else happens
+      bytes = sources.pack();
+    } catch (const ConfigError& e) {
+      problem = e.what();
+    }
+  }
+  broadcast_text(*world_, problem);
+  if (!problem.empty()) throw Agreed(kUsage, problem);
+  broadcast_text(*world_, bytes);
+  return read_config(config::Sources::unpack(bytes), size());
+}
+
+void Job::report() const {
+  const int threads = omp_get_max_threads();
+  std::string where = "1 rank";
+  int on_node = 1;
+  if (mpi_) {
+    on_node = mpi_->world.ranks_on_node();
+    where = fmt::format("{} ranks on {} node{}; {}", size(), mpi_->world.num_nodes(),
+                        mpi_->world.num_nodes() == 1 ? "" : "s", mpi_->world.transport());
+  }
+  log::info("{}; {} thread{} a rank", where, threads, threads == 1 ? "" : "s");
+  const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  if (rank() == 0 && on_node * threads > online) {
+    log::warning(
+        "{} ranks x {} threads on a node of {} cores: they will wait for each other; start with "
+        "scripts/mmtrain-launch, or set "
+        "OMP_NUM_THREADS={}",
+        on_node, threads, online, std::max(1, online / on_node));
+  }
+  const int cores = cores_available();
+  if (cores < threads) {
+    log::warning("this rank may run on {} core{} only but has {} threads: start mpirun with --bind-to none", cores,
+                 cores == 1 ? "" : "s", threads);
+  }
+  const char* wait = std::getenv("OMP_WAIT_POLICY");
+  if (rank() == 0 && on_node > 1 && threads > 1 && (wait == nullptr || strcasecmp(wait, "passive") != 0)) {
+    log::warning(
+        "OMP_WAIT_POLICY is not passive: the threads of a waiting rank take the others' cores (scripts/mmtrain-launch "
+        "sets it)");
+  }
+}
+
+namespace {
+
+/// What a failure means for the job: the message, the code, and whether all ranks know already.
+struct Failure {
+  ExitCode code = kFailed;
+  std::string message;
+  bool agreed = false;
+};
+
+Failure describe(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Agreed& e) {
+    return {e.code(), e.what(), true};
+  } catch (const ConfigError& e) {
+    return {kUsage, e.what(), false};
+  } catch (const NonFiniteError& e) {
+    return {kNonFinite, e.what(), false};
+  } catch (const PeerError& e) {
+    return {kPeerFailed, e.what(), false};
+  } catch (const std::bad_alloc&) {
+    return {kOutOfMemory, "out of memory", false};
+  } catch (const std::exception& e) {
+    return {kFailed, e.what(), false};
+  }
+}
+
+}  // namespace
+
+int run_command(const std::function<int(Job&)>& command, int* argc, char*** argv) {
+  std::unique_ptr<Job> job;
+  try {
+    job = std::make_unique<Job>(argc, argv);
+    const int code = command(*job);
+    job->world().barrier();
+    return code;
+  } catch (...) {
+    const Failure f = describe(std::current_exception());
+    if (job != nullptr && job->size() > 1 && !f.agreed) job->fail(f.code, f.message);
+    if (job == nullptr || job->rank() == 0) log::error("{}", f.message);
+    return f.code;
+  }
+}
+
+}  // namespace mmt::app

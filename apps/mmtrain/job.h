@@ -1,0 +1,67 @@
+// The start of a process: ranks, configuration (read once, by rank 0), log, warnings about threads and cores; and its
+// end.
+#pragma once
+
+#include "apps/mmtrain/config.h"
+#include "parallel/comm/communicator.h"
+
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace mmt::app {
+
+enum ExitCode : int {
+  kDone = 0,
+  kFailed = 1,
+  kUsage = 2,
+  kNonFinite = 3,
+  kOutOfMemory = 4,
+  kPeerFailed = 5,
+  kRequeue = 75,
+};
+
+/// Thrown by all ranks together, so that rank 0 alone reports it and nobody has to be woken up.
+class Agreed : public Error {
+ public:
+  Agreed(ExitCode code, const std::string& message) : Error(message), code_(code) {}
+  ExitCode code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+/// One message for a failure that any rank may have had alone; the same on all ranks afterwards. `own` is empty where
+/// all is well. Returns the lowest failing rank's message with its rank, or an empty string.
+std::string agree_on_failure(comm::Communicator& world, const std::string& own);
+
+class Job {
+ public:
+  /// Starts MPI where a launcher made several processes; else the job is one rank.
+  Job(int* argc, char*** argv);
+  ~Job();
+
+  comm::Communicator& world() { return *world_; }
+  int rank() const { return world_->rank(); }
+  int size() const { return world_->size(); }
+
+  /// Collective: rank 0 reads the files, all bind the same text. Throws Agreed(kUsage).
+  Config read(const std::string& path, const std::vector<std::string>& overrides);
+  /// "2 ranks on 1 node, 1 thread each; reductions through shared memory", and warnings on what would be slow.
+  void report() const;
+  /// Of a job of several ranks: prints the message and ends all ranks with the code, unless another rank failed first.
+  [[noreturn]] void fail(int code, const std::string& message);
+
+ private:
+  struct Mpi;
+  std::unique_ptr<Mpi> mpi_;
+  std::unique_ptr<comm::Communicator> self_;
+  comm::Communicator* world_ = nullptr;
+};
+
+/// Runs a command and turns what it throws into one message and an exit code.
+int run_command(const std::function<int(Job&)>& command, int* argc, char*** argv);
+
+}  // namespace mmt::app

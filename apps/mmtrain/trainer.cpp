@@ -1,0 +1,300 @@
+#include "apps/mmtrain/trainer.h"
+
+#include "apps/mmtrain/signals.h"
+#include "core/data/regex.h"
+#include "core/log.h"
+#include "kernels/backend.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+
+namespace mmt::app {
+namespace {
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+Trainer::Trainer(Config config, Job& job) : config_(std::move(config)), job_(job), stream_(cpu_stream()) {
+  open_data();
+  make_model();
+  make_optimizer();
+}
+Trainer::~Trainer() = default;
+
+void Trainer::open_data() {
+  preparer_ = std::make_unique<Preparer>(config_);
+  const std::atomic<bool>& stop = stop_requested();
+  indexes_ = open_indexes(config_, config_.data.sets, *preparer_, job_.world(), &stop, true);
+  if (!stop) eval_indexes_ = open_indexes(config_, config_.eval.sets, *preparer_, job_.world(), &stop, false);
+  if (stop) throw Agreed(kRequeue, "stopped while indexing; the work done so far is kept");
+  std::vector<data::SampledSet> sets;
+  std::vector<const data::DatasetIndex*> views;
+  for (std::size_t s = 0; s < indexes_.size(); ++s) {
+    sets.push_back({static_cast<std::int64_t>(indexes_[s].usable().size()), data::to_ppm(config_.data.sets[s].weight)});
+    views.push_back(&indexes_[s]);
+  }
+  sampler_ = std::make_unique<data::Sampler>(config_.run.seed, std::move(sets), config_.data.shuffle);
+  data::LoaderOptions options;
+  options.threads = static_cast<int>(config_.data.workers);
+  options.weights = config_.train.loss;
+  loader_ = std::make_unique<data::Loader>(std::move(views), preparer_->preparation(), options);
+  schedule_ = config_.learning_rate;
+  schedule_.total_updates = total_steps();
+  check_schedule(schedule_);
+}
+
+std::int64_t Trainer::total_steps() const {
+  if (config_.train.steps) return *config_.train.steps;
+  return *config_.train.epochs * sampler_->steps_per_epoch(config_.train.global_batch_size);
+}
+
+void Trainer::make_model() {
+  models::LlmSpec& llm = config_.llm.spec;
+  const std::int32_t tokens = preparer_->tokenizer().vocab_size();
+  if (llm.vocabulary == 0) llm.vocabulary = tokens;
+  if (llm.vocabulary < tokens) {
+    throw Agreed(kUsage, fmt::format("modules.{}.vocabulary is {}, but the tokenizer {} has ids up to {}", llm.name,
+                                     llm.vocabulary, config_.data.tokenizer, tokens - 1));
+  }
+  comm::Communicator* data = job_.size() > 1 ? &job_.world() : nullptr;
+  model_ = std::make_unique<Model>(build_model(config_, data, stream_));
+  log::info("{}", describe(*model_));
+  initialize_model(*model_, config_.run.seed, stream_);
+  std::vector<const data::DatasetIndex*> all;
+  for (const auto* list : {&indexes_, &eval_indexes_}) {
+    for (const data::DatasetIndex& index : *list) all.push_back(&index);
+  }
+  engine_ = std::make_unique<Engine>(config_, job_.world(), *model_, row_caps(config_, all), stream_);
+}
+
+void Trainer::make_optimizer() {
+  std::vector<std::pair<data::Regex, const ParamGroup*>> groups;
+  std::vector<bool> used(config_.optimizer.groups.size(), false);
+  for (const ParamGroup& g : config_.optimizer.groups) {
+    groups.emplace_back(data::Regex(g.match, fmt::format("optimizer.groups: pattern \"{}\"", g.match)), &g);
+  }
+  std::vector<run::OptimizedParam> params;
+  for (run::ParamState* p : model_->owned_params(true)) {
+    run::OptimizedParam o;
+    o.name = canonical_name(*p->spec);
+    o.module = p->spec->module.substr(0, p->spec->module.find('.'));
+    o.master = p->master;
+    o.compute = p->compute;
+    o.grad = p->grad;
+    double lr = config_.optimizer.lr, decay = config_.optimizer.weight_decay;
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      if (!groups[g].first.next(o.name, 0).found) continue;
+      used[g] = true;
+      lr = groups[g].second->lr.value_or(lr);
+      decay = groups[g].second->weight_decay.value_or(decay);
+      break;
+    }
+    o.lr_scale = config_.optimizer.lr > 0.0 ? lr / config_.optimizer.lr : 1.0;
+    o.weight_decay = p->spec->decay ? decay : 0.0;
+    o.replica = job_.rank();
+    o.num_replicas = job_.size();
+    params.push_back(std::move(o));
+  }
+  for (std::size_t g = 0; g < used.size(); ++g) {
+    if (!used[g])
+      throw Agreed(kUsage,
+                   fmt::format("optimizer.groups: \"{}\" matches no trainable parameter", groups[g].second->match));
+  }
+  if (params.empty()) throw Agreed(kUsage, "nothing is trainable: every module is frozen");
+  const OptimizerConfig& c = config_.optimizer;
+  optimizer_ = std::make_unique<run::Optimizer>(
+      std::move(params),
+      run::AdamwOptions{
+          .beta1 = c.betas[0], .beta2 = c.betas[1], .epsilon = c.eps, .max_grad_norm = config_.train.max_grad_norm},
+      job_.size() > 1 ? &job_.world() : nullptr, stream_);
+}
+
+std::unique_ptr<PlannedStep> Trainer::plan_next() {
+  std::vector<PlannedSample> samples;
+  for (const data::Draw& d :
+       sampler_->batch(drawn_, config_.train.global_batch_size, config_.train.epochs.has_value())) {
+    const data::DatasetIndex& index = indexes_[static_cast<std::size_t>(d.set)];
+    samples.push_back({d.set, index.usable()[static_cast<std::size_t>(d.sample)], d.place});
+  }
+  drawn_ += static_cast<std::int64_t>(samples.size());
+  const PlanContext context{&config_, model_.get(), &preparer_->preparation(), job_.rank(), job_.size(), true};
+  return plan_step(context, indexes_, planned_steps_++, std::move(samples));
+}
+
+void Trainer::fill_queue() {
+  while (static_cast<std::int64_t>(queue_.size()) < config_.data.prefetch_steps && planned_steps_ < total_steps()) {
+    queue_.push_back(plan_next());
+    loader_->request(queue_.back()->number, queue_.back()->wanted());
+  }
+}
+
+void Trainer::check_plan(const PlannedStep& step) {
+  if (job_.size() == 1) return;
+  const auto hash = static_cast<std::int64_t>(step.hash >> 1);
+  std::array<std::int64_t, 2> ends = {hash, -hash};
+  job_.world().all_reduce(Tensor(ends.data(), DType::i64, {2}), comm::ReduceOp::max);
+  MMT_CHECK(ends[0] == -ends[1], "the ranks planned different steps {}", step.number);
+}
+
+/// Hands over the step's samples; false when a stop was requested while waiting for them.
+bool Trainer::take_samples() {
+  bool stopped = false;
+  loaded_ = loader_->take(queue_.front()->number, &stop_requested(), &stopped);
+  return !stopped;
+}
+
+void Trainer::stop_on_failures(double failed) {
+  std::string message;
+  for (const data::LoadedSample& s : loaded_) {
+    if (!s.failed) continue;
+    if (config_.data.bad_samples == DataConfig::Bad::error) {
+      message = s.message;
+      break;
+    }
+    log::warning("{}", s.message);
+  }
+  if (failed == 0.0 || config_.data.bad_samples == DataConfig::Bad::skip) return;
+  throw Agreed(kFailed, fmt::format("{} (data.bad_samples: skip goes on without such samples)",
+                                    agree_on_failure(job_.world(), message)));
+}
+
+StepFigures Trainer::step() {
+  fill_queue();
+  const auto start = std::chrono::steady_clock::now();
+  const double waited_before = loader_->waited_seconds();
+  check_plan(*queue_.front());
+  const bool loaded = take_samples();
+  // One agreement: weight that failed to load, and whether anyone was asked to stop while waiting.
+  std::array<double, 3> sums = {0.0, 0.0, loaded ? 0.0 : 1.0};
+  if (loaded) {
+    const PlannedStep& step = *queue_.front();
+    for (std::size_t i = 0; i < loaded_.size(); ++i) {
+      if (!loaded_[i].failed) continue;
+      sums[0] += weight_of(config_.train.loss, step.metas[static_cast<std::size_t>(step.own[i])].supervised);
+      sums[1] += 1.0;
+    }
+  }
+  job_.world().all_reduce(Tensor(sums.data(), DType::f64, {3}), comm::ReduceOp::sum);
+  StepFigures f;
+  if (sums[2] > 0.0) {
+    // Somebody waits for data and was asked to stop. The step is not begun; who has samples keeps the request.
+    if (loaded) loader_->request(queue_.front()->number, queue_.front()->wanted());
+    return f;
+  }
+  last_ = std::move(queue_.front());
+  queue_.pop_front();
+  const PlannedStep& step = *last_;
+  f.waited = loader_->waited_seconds() - waited_before;
+  f.failed = static_cast<std::int64_t>(sums[1]);
+  stop_on_failures(sums[1]);
+  f.weight = step.weight - sums[0];
+  const double scale = f.weight > 0.0 ? 1.0 / f.weight : 0.0;
+  run::Optimizer::Result update;
+  f.lr = learning_rate(schedule_, optimizer_->updates() + 1);
+  results_ = engine_->run(step, loaded_, scale, true, [&] {
+    if (!update_ || f.weight <= 0.0) return;
+    const auto active = [&](const std::string& module) {
+      for (std::size_t s = 0; s < model_->stages.size(); ++s) {
+        if (model_->stages[s].module == module) return step.module_rows[s] > 0;
+      }
+      return false;
+    };
+    update = optimizer_->step(f.lr, active);
+    f.updated = true;
+  });
+  for (const auto& store : model_->stores) store->weights_changed();
+  f.times = engine_->times();
+  f.seconds = seconds_since(start);
+  f = gather(f);
+  f.grad_norm = update.grad_norm;
+  ++progress_.step;
+  progress_.cursor += static_cast<std::int64_t>(step.samples.size());
+  progress_.updates = optimizer_->updates();
+  account(step);
+  if (f.updated && !update.finite) {
+    throw Agreed(
+        kNonFinite,
+        fmt::format(
+            "step {}: the gradient is not finite (first in {}); nothing was updated, and the last checkpoint is "
+            "sound. Loss {}",
+            progress_.step, update.culprit, f.loss));
+  }
+  fill_queue();
+  return f;
+}
+
+StepFigures Trainer::gather(const StepFigures& mine) {
+  StepFigures f = mine;
+  double loss = 0.0;
+  for (const SampleResult& r : results_) loss += r.loss;
+  const StepTimes& t = mine.times;
+  std::array<double, 8> sums = {loss,        mine.waited, t.encoders,  t.llm,
+                                t.transfers, t.reduction, t.optimizer, t.encoders + t.llm};
+  job_.world().all_reduce(Tensor(sums.data(), DType::f64, {8}), comm::ReduceOp::sum);
+  double slowest = t.encoders + t.llm;
+  job_.world().all_reduce(Tensor(&slowest, DType::f64, {1}), comm::ReduceOp::max);
+  const double ranks = job_.size();
+  f.loss = f.weight > 0.0 ? sums[0] / f.weight : 0.0;
+  f.waited = sums[1] / ranks;
+  f.times = {sums[2] / ranks, sums[3] / ranks, sums[4] / ranks, sums[5] / ranks, sums[6] / ranks};
+  f.imbalance = sums[7] > 0.0 ? slowest * ranks / sums[7] - 1.0 : 0.0;
+  f.rows = static_cast<double>(last_->module_rows.back());
+  return f;
+}
+
+void Trainer::account(const PlannedStep& step) {
+  data::DataReport& r = progress_.report;
+  for (std::size_t i = 0; i < step.samples.size(); ++i) {
+    const PlannedSample& s = step.samples[i];
+    const plan::SampleMeta& m = step.metas[i];
+    ++r.samples;
+    if (s.place >= sampler_->epoch_size()) ++r.repeated;
+    if (indexes_[static_cast<std::size_t>(s.set)].entry(s.record).truncated) ++r.truncated;
+    r.supervised += m.supervised;
+    std::int64_t media = 0;
+    for (const plan::ItemMeta& item : m.items) {
+      const bool image = config_.encoders[static_cast<std::size_t>(item.encoder)].spec.modality == "image";
+      (image ? r.image_rows : r.audio_rows) += item.rows;
+      media += item.rows;
+    }
+    r.text_rows += m.rows - media;
+  }
+  for (const data::LoadedSample& s : loaded_) {
+    if (!s.failed) continue;
+    ++r.failed;  // this rank's alone: summed over ranks where the report is made
+    ++r.skipped[static_cast<std::size_t>(s.fault)];
+  }
+}
+
+int Trainer::run() {
+  const std::int64_t steps = total_steps();
+  log::info("{} steps of {} samples on {} rank{}", steps, config_.train.global_batch_size, job_.size(),
+            job_.size() == 1 ? "" : "s");
+  while (progress_.step < steps) {
+    const StepFigures f = step();
+    if (progress_.step % config_.log.every_steps == 0 || progress_.step == steps) {
+      log::info(
+          "step {}/{} | loss {:.4f} | grad {:.3f} | lr {:.2e} | {:.0f} rows/s | {:.1f} ms | wait {:.1f}% enc {:.0f}% "
+          "llm {:.0f}% red {:.0f}% opt {:.0f}%",
+          progress_.step, steps, f.loss, f.grad_norm, f.lr, f.rows / f.seconds, 1e3 * f.seconds,
+          100 * f.waited / f.seconds, 100 * f.times.encoders / f.seconds, 100 * f.times.llm / f.seconds,
+          100 * f.times.reduction / f.seconds, 100 * f.times.optimizer / f.seconds);
+    }
+    if (config_.eval.every_steps > 0 && progress_.step % config_.eval.every_steps == 0) {
+      for (const EvalResult& r :
+           evaluate(config_, job_, *model_, *engine_, *preparer_, eval_indexes_, stop_requested())) {
+        log::info("eval {} | loss {:.4f} | tokens {:.2f}% | answers {:.2f}% of {}", r.set, r.loss,
+                  100 * r.token_accuracy(), 100 * r.answer_accuracy(), r.answers);
+      }
+    }
+    if (stop_requested()) return kRequeue;
+  }
+  return kDone;
+}
+
+}  // namespace mmt::app
