@@ -1,6 +1,6 @@
 #include "apps/mmtrain/config_read.h"
 
-#include "core/data/regex.h"
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -14,11 +14,6 @@ using config::Kind;
 using config::Reader;
 using config::Value;
 
-/// A field of models::SpecProblem as the key that the user wrote.
-void report(Reader& r, const std::vector<models::SpecProblem>& problems) {
-  for (const models::SpecProblem& p : problems) r.problem(p.field, p.message);
-}
-
 void read_activation(Reader& r, std::string& name) {
   if (r.optional("activation", name) && !models::parse_activation(name)) {
     r.problem("activation", fmt::format("\"{}\" is not one of gelu, gelu_tanh, gelu_quick, silu", name));
