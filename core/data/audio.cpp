@@ -116,7 +116,8 @@ class Sound {
   int rate() const { return info_.samplerate; }
   int channels() const { return info_.channels; }
   std::int64_t max_frames() const {
-    return static_cast<std::int64_t>(source_.options.max_seconds * static_cast<double>(info_.samplerate));
+    constexpr double kMost = 1e15;  // 64-bit sample counts times any rate still fit
+    return static_cast<std::int64_t>(std::min(source_.options.max_seconds * info_.samplerate, kMost));
   }
 
   /// Frames as the header says; -1 when it cannot know.
@@ -243,21 +244,24 @@ class Resampler {
 };
 
 std::vector<float> resample(std::span<const float> in, int from, int to) {
+  constexpr std::size_t kBlock = std::size_t{1} << 16;  // what goes in at once is copied by the library
   const auto frames = static_cast<std::int64_t>(in.size());
   std::vector<float> out(static_cast<std::size_t>(resampled_length(frames, from, to)), 0.0F);
   const soxr_t soxr = Resampler::get(from, to);
-  std::size_t read = 0;
   std::size_t written = 0;
   while (written < out.size()) {
-    const bool flush = read == in.size();
+    const bool flush = in.empty();
     std::size_t used = 0;
     std::size_t made = 0;
-    const soxr_error_t error = soxr_process(soxr, flush ? nullptr : in.data() + read, flush ? 0 : in.size() - read,
-                                            &used, out.data() + written, out.size() - written, &made);
+    const soxr_error_t error = soxr_process(soxr, flush ? nullptr : in.data(), std::min(in.size(), kBlock), &used,
+                                            out.data() + written, out.size() - written, &made);
     if (error != nullptr) throw Error(fmt::format("resampling from {} to {} Hz: {}", from, to, error));
-    read += used;
+    in = in.subspan(used);
     written += made;
-    if (flush && made == 0) break;
+    if (used == 0 && made == 0) {
+      MMT_CHECK(flush, "resampler from {} to {} Hz stands still", from, to);
+      break;
+    }
   }
   return out;
 }

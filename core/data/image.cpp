@@ -3,6 +3,7 @@
 #include "core/data/image_codecs.h"
 #include "core/data/media_kind.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace mmt::data {
@@ -43,9 +44,15 @@ Image decode(ImageFormat format, const ImageSource& source) {
 
 }  // namespace
 
+// A single row of a longer picture takes gigabytes in the decoders; libpng's own default.
+constexpr std::int64_t kMaxSide = 1'000'000;
+
 void check_geometry(const ImageSource& source, std::int64_t width, std::int64_t height) {
   if (width <= 0 || height <= 0 || width > INT32_MAX || height > INT32_MAX) {
     source.fail(DataFault::corrupt_image, fmt::format("the header says {} x {} pixels", width, height));
+  }
+  if (std::max(width, height) > kMaxSide) {
+    source.fail(DataFault::image_too_large, fmt::format("{} x {} pixels: a side over {}", width, height, kMaxSide));
   }
   if (width > source.options.max_decode_pixels / height) {
     source.fail(DataFault::image_too_large, fmt::format("{} x {} pixels are more than max_decode_pixels = {}", width,

@@ -105,6 +105,13 @@ TEST_CASE("audio: any rate gives the right length and pitch") {
   }
 }
 
+TEST_CASE("audio: a long sound has no seams") {
+  const Audio audio = decode(float_wav(tone(200000, 44100), 44100));
+  const ToneFit fit = fit_tone(audio.samples, 440);
+  CHECK(std::abs(fit.amplitude - 0.5) < 1e-4);
+  CHECK(fit.rest < 1e-4);
+}
+
 TEST_CASE("audio: the mean of channels is exact") {
   const Audio audio = decode(float_wav({0.5F, -0.25F, 1.0F, 0.0F, -1.0F, -0.5F}, 16000, 2));
   CHECK(audio.samples == std::vector<float>{0.125F, 0.5F, -0.75F});

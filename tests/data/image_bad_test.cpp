@@ -70,6 +70,8 @@ TEST_CASE("image: too many pixels are refused from the header") {
   CHECK(decode_fault(png_with_size(40000, 40000), "max_decode_pixels") == DataFault::image_too_large);
   CHECK(info_fault(png_with_size(0x7fffffff, 0x7fffffff)) == DataFault::image_too_large);
   CHECK(info_fault(png_with_size(0x7fffffff, 1)) == DataFault::image_too_large);
+  CHECK(info_fault(png_with_size(1000001, 1), "a side") == DataFault::image_too_large);
+  CHECK(decode_fault(png_with_size(1000000, 1)) == DataFault::corrupt_image);  // legal, but the data are missing
   CHECK(info_fault(png_with_size(0, 5)) == DataFault::corrupt_image);
   CHECK(info_fault(png_with_size(0xffffffff, 5)) == DataFault::corrupt_image);
   ImageOptions options;
