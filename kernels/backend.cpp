@@ -29,9 +29,21 @@ KernelTable make_reference() {
 }
 
 KernelTable make_cpu(Isa level) {
-  KernelTable t = make_reference();
+  KernelTable t;
   t.name = name_of(level).data();
   t.attention = cpu::fast_attention(level);
+  t.gemm = cpu::cpu_gemm(level);
+  t.linear = cpu::cpu_linear(level);
+  t.norm = cpu::cpu_norm(level);
+  t.activation = cpu::cpu_activation(level);
+  t.rotary = cpu::cpu_rotary(level);
+  t.embedding = cpu::cpu_embedding(level);
+  t.elementwise = cpu::cpu_elementwise(level);
+  t.gather = cpu::cpu_gather(level);
+  t.cross_entropy = cpu::cpu_cross_entropy(level);
+  t.adamw = cpu::cpu_adamw(level);
+  t.reduce = cpu::cpu_reduce(level);
+  t.conv = cpu::cpu_conv();
   return t;
 }
 

@@ -204,7 +204,9 @@ void check_modules(config::Document& document, Config& c) {
       document.problem(fmt::format("modules.{}.{}", module, p.field), p.message);
   };
   models::resolve(c.llm.spec);
-  add(c.llm.spec.name, models::validate(c.llm.spec));
+  models::LlmSpec checked = c.llm.spec;
+  if (checked.vocabulary == 0) checked.vocabulary = 1;  // the tokenizer's, which is not read yet
+  add(checked.name, models::validate(checked));
   for (EncoderConfig& e : c.encoders) {
     models::resolve(e.spec, c.llm.spec.hidden);
     add(e.spec.name, models::validate(e.spec));

@@ -20,4 +20,18 @@ ReduceTable reference_reduce();
 AttentionTable reference_attention();
 AttentionTable fast_attention(Isa level);
 
+// f32 and bf16 at a level.
+GemmTable cpu_gemm(Isa level);
+LinearTable cpu_linear(Isa level);
+NormTable cpu_norm(Isa level);
+ActivationTable cpu_activation(Isa level);
+RotaryTable cpu_rotary(Isa level);
+EmbeddingTable cpu_embedding(Isa level);
+ElementwiseTable cpu_elementwise(Isa level);
+GatherTable cpu_gather(Isa level);
+CrossEntropyTable cpu_cross_entropy(Isa level);
+AdamwTable cpu_adamw(Isa level);
+ReduceTable cpu_reduce(Isa level);
+ConvTable cpu_conv();  // no vector code of its own
+
 }  // namespace mmt::cpu

@@ -1,0 +1,118 @@
+// The fast row movers: gather, scatter and the embedding. Sums go by columns over the threads, rows in order.
+#include "kernels/cpu/driver.h"
+#include "kernels/cpu/index_check.h"
+#include "kernels/cpu/tables.h"
+
+#include <cstring>
+
+namespace mmt::cpu {
+namespace {
+
+char* row_of(const Tensor& t, std::int64_t r) {
+  return static_cast<char*>(t.data) + r * t.row_stride * size_of(t.dtype);
+}
+
+// dst[i] = src[index[i] - first], zeros where that row is not in src.
+void copy_rows(const Tensor& dst, const Tensor& src, const Tensor& index, std::int64_t first_row) {
+  const auto bytes = static_cast<std::size_t>(dst.cols() * size_of(dst.dtype));
+  const auto* from = index.as<std::int32_t>();
+  parallel_shares(dst.rows(), 1, dst.numel(), [&](std::int64_t first, std::int64_t count) {
+    for (std::int64_t i = first; i < first + count; ++i) {
+      const std::int64_t row = from[i] - first_row;
+      if (row < 0 || row >= src.rows())
+        std::memset(row_of(dst, i), 0, bytes);
+      else
+        std::memcpy(row_of(dst, i), row_of(src, row), bytes);
+    }
+  });
+}
+
+void gather_rows(const Stream&, const Tensor& dst, const Tensor& src, const Tensor& index) {
+  check_indices(index, -1, src.rows(), "gather_rows: index");
+  copy_rows(dst, src, index, 0);
+}
+
+void scatter_rows(const Stream&, const Tensor& dst, const Tensor& src, const Tensor& index) {
+  check_indices(index, -1, dst.rows(), "scatter_rows: index");
+  const auto bytes = static_cast<std::size_t>(dst.cols() * size_of(dst.dtype));
+  const auto* to = index.as<std::int32_t>();
+  parallel_shares(src.rows(), 1, src.numel(), [&](std::int64_t first, std::int64_t count) {
+    for (std::int64_t i = first; i < first + count; ++i)
+      if (to[i] >= 0) std::memcpy(row_of(dst, to[i]), row_of(src, i), bytes);
+  });
+}
+
+// dst[index[i] - first] += src[i] where that row is in dst.
+template <Isa kLevel> void add_rows(const Tensor& dst, const Tensor& src, const Tensor& index, std::int64_t first_row) {
+  const auto* to = index.as<std::int32_t>();
+  visit_fast(src.dtype, [&]<class T>() {
+    const Inner<T>& inner = inner_of<T>(kLevel);
+    const auto ps = rows_of<const T>(src);
+    parallel_shares(src.cols(), 64, src.numel(), [&](std::int64_t col, std::int64_t cols) {
+      for (std::int64_t i = 0; i < src.rows(); ++i) {
+        const std::int64_t row = to[i] - first_row;
+        if (row < 0 || row >= dst.rows()) continue;
+        if (dst.dtype == src.dtype) {
+          const auto d = advance(rows_of<T>(dst), row, col);
+          inner.add(d, {d.base, d.stride}, advance(ps, i, col), 1, cols);
+        } else {
+          const auto d = advance(rows_of<float>(dst), row, col);
+          inner.add_to_f32(d, {d.base, d.stride}, advance(ps, i, col), 1, cols);
+        }
+      }
+    });
+  });
+}
+
+template <Isa kLevel> void scatter_add_rows(const Stream&, const Tensor& dst, const Tensor& src, const Tensor& index) {
+  check_indices(index, -1, dst.rows(), "scatter_add_rows: index");
+  add_rows<kLevel>(dst, src, index, 0);
+}
+
+std::int64_t vocabulary(const Tensor& table, VocabularyShard shard) {
+  return shard.total == 0 ? table.rows() : shard.total;
+}
+
+void embedding_forward(const Stream&, const Tensor& y, const Tensor& table, const Tensor& ids, VocabularyShard shard) {
+  check_indices(ids, -1, vocabulary(table, shard), "embedding: ids");
+  copy_rows(y, table, ids, shard.first);
+}
+
+template <Isa kLevel> void embedding_backward(const Stream& stream, const Tensor& dtable, const Tensor& dy,
+                                              const Tensor& ids, Accumulate accumulate, VocabularyShard shard) {
+  check_indices(ids, -1, vocabulary(dtable, shard), "embedding: ids");
+  if (accumulate == Accumulate::overwrite) cpu_elementwise(kLevel).fill(stream, dtable, 0.0);
+  add_rows<kLevel>(dtable, dy, ids, shard.first);
+}
+
+template <Isa kLevel>
+void add_table_rows(const Stream&, const Tensor& y, const Tensor& x, const Tensor& table, const Tensor& index) {
+  check_indices(index, 0, table.rows(), "add_table_rows: index");
+  const auto* from = index.as<std::int32_t>();
+  visit_fast(x.dtype, [&]<class T>() {
+    const auto py = rows_of<T>(y);
+    const auto px = rows_of<const T>(x), pt = rows_of<const T>(table);
+    parallel_shares(x.rows(), 1, x.numel(), [&](std::int64_t first, std::int64_t count) {
+      for (std::int64_t i = first; i < first + count; ++i)
+        inner_of<T>(kLevel).add(advance(py, i, 0), advance(px, i, 0), advance(pt, from[i], 0), 1, x.cols());
+    });
+  });
+}
+
+}  // namespace
+
+GatherTable cpu_gather(Isa level) {
+  return for_level(level, []<Isa kLevel>() {
+    return GatherTable{
+        .gather_rows = gather_rows, .scatter_rows = scatter_rows, .scatter_add_rows = scatter_add_rows<kLevel>};
+  });
+}
+
+EmbeddingTable cpu_embedding(Isa level) {
+  return for_level(level, []<Isa kLevel>() {
+    return EmbeddingTable{
+        .forward = embedding_forward, .backward = embedding_backward<kLevel>, .add_table_rows = add_table_rows<kLevel>};
+  });
+}
+
+}  // namespace mmt::cpu

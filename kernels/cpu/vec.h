@@ -1,0 +1,125 @@
+// Vectors of f32 for one instruction set. Included by the units cpu/inner_<isa>.cpp alone, each of which defines
+// MMT_VEC_NS (its namespace) and MMT_VEC_WIDTH (floats in a register) first: the linker must never take code that one
+// unit compiled for its instruction set as the definition for all. Hence no std templates and only inlined functions
+// here. GCC's vector types carry the arithmetic; comparisons select with NaN as "false".
+#pragma once
+
+#include "core/dtype.h"
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#define MMT_INLINE __attribute__((always_inline)) inline
+
+namespace mmt::cpu::MMT_VEC_NS {
+
+inline constexpr int kWidth = MMT_VEC_WIDTH;
+
+typedef float F __attribute__((vector_size(kWidth * 4)));
+typedef std::int32_t I __attribute__((vector_size(kWidth * 4)));
+typedef std::uint32_t U __attribute__((vector_size(kWidth * 4)));
+typedef std::uint16_t H __attribute__((vector_size(kWidth * 2)));
+typedef double D __attribute__((vector_size(kWidth * 8)));  // f64 lanes of one F: two registers
+
+// The same without an alignment, for memory.
+typedef float FMem __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
+typedef std::uint16_t HMem __attribute__((vector_size(kWidth * 2), aligned(2), may_alias));
+
+MMT_INLINE F splat(float x) { return x - F{}; }
+MMT_INLINE U bits_of(F x) { return reinterpret_cast<U>(x); }
+MMT_INLINE F from_bits(U x) { return reinterpret_cast<F>(x); }
+
+MMT_INLINE F widen(H h) { return from_bits(__builtin_convertvector(h, U) << 16); }
+/// To bf16, nearest even; NaN stays NaN: the bits of bf16's own constructor.
+MMT_INLINE H narrow(F x) {
+  const U u = bits_of(x), upper = u >> 16;
+  const U rounded = (u + 0x7fffu + (upper & 1u)) >> 16;
+  return __builtin_convertvector(x == x ? rounded : (upper | 0x40u), H);
+}
+
+MMT_INLINE F load(const float* p) { return *reinterpret_cast<const FMem*>(p); }
+MMT_INLINE F load(const bf16* p) { return widen(*reinterpret_cast<const HMem*>(p)); }
+MMT_INLINE void store(float* p, F x) { *reinterpret_cast<FMem*>(p) = x; }
+MMT_INLINE void store(bf16* p, F x) { *reinterpret_cast<HMem*>(p) = narrow(x); }
+
+// The first n < kWidth elements; the other lanes are zero, or are not written.
+#if MMT_VEC_WIDTH == 16
+MMT_INLINE F load_n(const float* p, int n) {
+  return reinterpret_cast<F>(_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << n) - 1), p));
+}
+MMT_INLINE F load_n(const bf16* p, int n) {
+  return widen(reinterpret_cast<H>(_mm256_maskz_loadu_epi16(static_cast<__mmask16>((1u << n) - 1), p)));
+}
+MMT_INLINE void store_n(float* p, F x, int n) {
+  _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), reinterpret_cast<__m512>(x));
+}
+MMT_INLINE void store_n(bf16* p, F x, int n) {
+  _mm256_mask_storeu_epi16(p, static_cast<__mmask16>((1u << n) - 1), reinterpret_cast<__m256i>(narrow(x)));
+}
+#else
+MMT_INLINE F load_n(const float* p, int n) {
+  F x{};
+  for (int i = 0; i < n; ++i) x[i] = p[i];
+  return x;
+}
+MMT_INLINE F load_n(const bf16* p, int n) {
+  H x{};
+  for (int i = 0; i < n; ++i) x[i] = p[i].bits;
+  return widen(x);
+}
+MMT_INLINE void store_n(float* p, F x, int n) {
+  for (int i = 0; i < n; ++i) p[i] = x[i];
+}
+MMT_INLINE void store_n(bf16* p, F x, int n) {
+  const H h = narrow(x);
+  for (int i = 0; i < n; ++i) p[i].bits = h[i];
+}
+#endif
+
+#if MMT_VEC_WIDTH == 16
+MMT_INLINE F sqrt(F x) { return reinterpret_cast<F>(_mm512_maskz_sqrt_ps(0xffff, reinterpret_cast<__m512>(x))); }
+#elif MMT_VEC_WIDTH == 8
+MMT_INLINE F sqrt(F x) { return reinterpret_cast<F>(_mm256_sqrt_ps(reinterpret_cast<__m256>(x))); }
+#else
+MMT_INLINE F sqrt(F x) { return reinterpret_cast<F>(_mm_sqrt_ps(reinterpret_cast<__m128>(x))); }
+#endif
+
+/// b where a is NaN.
+MMT_INLINE F max(F a, F b) { return a > b ? a : b; }
+MMT_INLINE F abs(F x) { return from_bits(bits_of(x) & 0x7fffffffu); }
+
+// Across the lanes, in a fixed order (halves, quarters, ...).
+MMT_INLINE float sum_lanes(F x) {
+  float v[kWidth];
+  __builtin_memcpy(v, &x, sizeof v);
+  for (int half = kWidth / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) v[i] += v[i + half];
+  return v[0];
+}
+MMT_INLINE double sum_lanes(D x) {
+  double v[kWidth];
+  __builtin_memcpy(v, &x, sizeof v);
+  for (int half = kWidth / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) v[i] += v[i + half];
+  return v[0];
+}
+MMT_INLINE float max_lanes(F x) {
+  float v[kWidth];
+  __builtin_memcpy(v, &x, sizeof v);
+  for (int half = kWidth / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) v[i] = v[i + half] > v[i] ? v[i + half] : v[i];
+  return v[0];
+}
+
+/// f(offset, full) over n elements: `f(j, kWidth)` for whole vectors, then once `f(j, rest)`. Wrap with
+/// load_at/store_at.
+template <class F_> MMT_INLINE void each_vector(std::int64_t n, F_&& f) {
+  std::int64_t j = 0;
+  for (; j + kWidth <= n; j += kWidth) f(j, kWidth);
+  if (j < n) f(j, static_cast<int>(n - j));
+}
+template <class T> MMT_INLINE F load_at(const T* p, int n) { return n == kWidth ? load(p) : load_n(p, n); }
+template <class T> MMT_INLINE void store_at(T* p, F x, int n) { n == kWidth ? store(p, x) : store_n(p, x, n); }
+
+}  // namespace mmt::cpu::MMT_VEC_NS

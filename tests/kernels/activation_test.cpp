@@ -1,0 +1,143 @@
+#include "kernels/activation.h"
+#include "tests/kernels/support.h"
+
+#include <catch2/catch.hpp>
+
+#include <cmath>
+
+using namespace mmt;
+using namespace mmt::test;
+
+namespace {
+
+constexpr Activation kAll[] = {Activation::gelu_erf, Activation::gelu_tanh, Activation::gelu_quick, Activation::silu};
+
+// A sweep over the whole range, dense around zero.
+std::vector<double> sweep() {
+  std::vector<double> list = {0.0,    -0.0, 1e-30, -1e-30, 1e-42, 30.0, -30.0, 100.0,
+                              -100.0, 1e4,  -1e4,  1e20,   -1e20, 3e38, -3e38};
+  for (int i = -1200; i <= 1200; ++i) list.push_back(i / 100.0);
+  return list;
+}
+
+// Relative error of a few eps in the sigmoid or the distribution, times |x|; the argument's own rounding moves the tail
+// by a relative x^2 eps, where the value itself is below |x| e^(-x^2 / 2).
+std::vector<double> bounds(const std::vector<double>& x, double upstream) {
+  std::vector<double> list;
+  for (const double v : x)
+    list.push_back(std::abs(upstream) * std::min(std::abs(v) + 1, 40.0) * std::ldexp(6.0, -24) + 1e-37);
+  return list;
+}
+
+}  // namespace
+
+TEST_CASE("activations and their slopes equal the f64 reference over the whole range") {
+  for (const DType dtype : kFastDTypes)
+    for (const Activation kind : kAll) {
+      const auto n = static_cast<std::int64_t>(sweep().size());
+      const Matrix x = of(dtype, {1, n}, sweep()), dy = of(dtype, {1, n}, std::vector<double>(sweep().size(), 1.5));
+      const std::vector<double> rounded = values(x);
+      const Matrix x64 = of(DType::f64, {1, n}, rounded), dy64 = of(DType::f64, {1, n}, values(dy)),
+                   y64 = empty(DType::f64, {1, n}), dx64 = empty(DType::f64, {1, n});
+      ops::activation_forward(reference_stream(), y64, x64, kind);
+      ops::activation_backward(reference_stream(), dx64, dy64, x64, kind);
+      for (const Backend& backend : backends()) {
+        const Matrix y = empty(dtype, {1, n}), dx = empty(dtype, {1, n});
+        ops::activation_forward(backend.stream, y, x, kind);
+        ops::activation_backward(backend.stream, dx, dy, x, kind);
+        const std::string what = backend.name + " activation " + std::to_string(static_cast<int>(kind));
+        require_close(y, values(y64), bounds(rounded, 1), what);
+        require_close(dx, values(dx64), bounds(rounded, 1.5), what + " slope");
+      }
+    }
+}
+
+// torch.nn.functional.gelu(x), gelu(x, approximate="tanh"), x * sigmoid(1.702 x), silu(x), in double.
+TEST_CASE("activations have PyTorch's values") {
+  const std::vector<double> x = {-3, -1, -0.5, 0.5, 1, 3};
+  const std::vector<double> golden[] = {
+      {-0.0040496941, -0.1586552539, -0.1542687694, 0.3457312306, 0.8413447461, 2.9959503059},
+      {-0.0036373921, -0.1588080094, -0.1542859902, 0.3457140098, 0.8411919906, 2.9963626079},
+      {-0.0180713097, -0.1542042341, -0.1496115634, 0.3503884366, 0.8457957659, 2.9819286903},
+      {-0.1422776195, -0.2689414214, -0.1887703344, 0.3112296656, 0.7310585786, 2.8577223805}};
+  for (const Backend& backend : backends())
+    for (const Activation kind : kAll) {
+      const Matrix in = of(DType::f32, {1, 6}, x), y = empty(DType::f32, {1, 6});
+      ops::activation_forward(backend.stream, y, in, kind);
+      require_close(y, golden[static_cast<int>(kind)], {1e-6},
+                    backend.name + " " + std::to_string(static_cast<int>(kind)));
+    }
+}
+
+TEST_CASE("activations keep NaN and may run in place with row strides") {
+  for (const Backend& backend : backends())
+    for (const DType dtype : kFastDTypes)
+      for (const Activation kind : kAll) {
+        const Matrix x = random(dtype, {7, 37}, 1, 2, 3);
+        std::vector<double> v = values(x);
+        v[40] = NAN;
+        assign(x, v);
+        const Matrix y = empty(dtype, {7, 37}), dy = random(dtype, {7, 37}, 2), dx = empty(dtype, {7, 37});
+        ops::activation_forward(backend.stream, y, x, kind);
+        ops::activation_backward(backend.stream, dx, dy, x, kind);
+        for (std::size_t i = 0; i < v.size(); ++i) {
+          REQUIRE(std::isnan(values(y)[i]) == (i == 40));
+          REQUIRE(std::isnan(values(dx)[i]) == (i == 40));
+        }
+        ops::activation_backward(backend.stream, dy, dy, x, kind);
+        require_bitwise(dy, dx, backend.name);
+        ops::activation_forward(backend.stream, x, x, kind);
+        require_bitwise(x, y, backend.name);
+      }
+}
+
+TEST_CASE("slopes agree with differences") {
+  const Stream stream = reference_stream();
+  for (const Activation kind : kAll) {
+    const Matrix x = random(DType::f64, {3, 8}, 1, 2), r = random(DType::f64, {3, 8}, 2), y = empty(DType::f64, {3, 8}),
+                 dx = empty(DType::f64, {3, 8});
+    ops::activation_backward(stream, dx, r, x, kind);
+    require_gradient(
+        [&] {
+          ops::activation_forward(stream, y, x, kind);
+          return dot(r, y);
+        },
+        x, dx, "activation " + std::to_string(static_cast<int>(kind)));
+  }
+}
+
+TEST_CASE("swiglu: two tensors or two column ranges, forward, backward and differences") {
+  {
+    const Stream stream = reference_stream();
+    const Matrix gate = random(DType::f64, {4, 5}, 1), up = random(DType::f64, {4, 5}, 2),
+                 r = random(DType::f64, {4, 5}, 3), y = empty(DType::f64, {4, 5}), dgate = empty(DType::f64, {4, 5}),
+                 dup = empty(DType::f64, {4, 5});
+    const auto loss = [&] {
+      ops::swiglu_forward(stream, y, gate, up);
+      return dot(r, y);
+    };
+    ops::swiglu_backward(stream, dgate, dup, r, gate, up);
+    require_gradient(loss, gate, dgate, "dgate");
+    require_gradient(loss, up, dup, "dup");
+  }
+  for (const DType dtype : kFastDTypes) {
+    const Matrix fused = random(dtype, {50, 2 * 37}, 1, 2), dy = random(dtype, {50, 37}, 2);
+    const Tensor gate = fused->col_range(0, 37), up = fused->col_range(37, 37);
+    const Matrix g64 = of(DType::f64, {50, 37}, values(gate)), u64 = of(DType::f64, {50, 37}, values(up)),
+                 dy64 = of(DType::f64, {50, 37}, values(dy)), y64 = empty(DType::f64, {50, 37}),
+                 dg64 = empty(DType::f64, {50, 37}), du64 = empty(DType::f64, {50, 37});
+    ops::swiglu_forward(reference_stream(), y64, g64, u64);
+    ops::swiglu_backward(reference_stream(), dg64, du64, dy64, g64, u64);
+    for (const Backend& backend : backends()) {
+      const Matrix y = empty(dtype, {50, 37}), d = copy_of(fused);
+      ops::swiglu_forward(backend.stream, y, gate, up);
+      // Values are products of up to three numbers below 10: a few eps of 100.
+      require_close(y, values(y64), {std::ldexp(200.0, -24)}, backend.name + " y");
+      // The gradients may overwrite gate and up.
+      const Tensor dgate = d->col_range(0, 37), dup = d->col_range(37, 37);
+      ops::swiglu_backward(backend.stream, dgate, dup, dy, dgate, dup);
+      require_close(dgate, values(dg64), {std::ldexp(400.0, -24)}, backend.name + " dgate");
+      require_close(dup, values(du64), {std::ldexp(200.0, -24)}, backend.name + " dup");
+    }
+  }
+}
