@@ -34,6 +34,25 @@ void im2col(const Stream&, const Tensor& columns, const Tensor& x, const Tensor&
   });
 }
 
+// One row of dx: the taps that exist, in the order of k, in f32.
+template <class T, bool kAdd, int kMask> void col2im_row(T* to, const T* const* tap, std::int64_t channels) {
+  for (std::int64_t c = 0; c < channels; ++c) {
+    float sum = kAdd ? static_cast<float>(to[c]) : 0.0f;
+    if constexpr ((kMask & 1) != 0) sum += static_cast<float>(tap[0][c * kConvTaps]);
+    if constexpr ((kMask & 2) != 0) sum += static_cast<float>(tap[1][c * kConvTaps]);
+    if constexpr ((kMask & 4) != 0) sum += static_cast<float>(tap[2][c * kConvTaps]);
+    to[c] = T(sum);
+  }
+}
+
+template <class T, bool kAdd> void col2im_row(T* to, const T* const* tap, std::int64_t channels) {
+  using Row = void (*)(T*, const T* const*, std::int64_t);
+  static constexpr Row kRows[8] = {col2im_row<T, kAdd, 0>, col2im_row<T, kAdd, 1>, col2im_row<T, kAdd, 2>,
+                                   col2im_row<T, kAdd, 3>, col2im_row<T, kAdd, 4>, col2im_row<T, kAdd, 5>,
+                                   col2im_row<T, kAdd, 6>, col2im_row<T, kAdd, 7>};
+  kRows[(tap[0] ? 1 : 0) | (tap[1] ? 2 : 0) | (tap[2] ? 4 : 0)](to, tap, channels);
+}
+
 // The outputs that read input row t of a clip with `outputs` rows: tap k of output (t + 1 - k) / stride.
 template <class T> struct Readers { const T* tap[kConvTaps]; };
 
@@ -66,12 +85,10 @@ void col2im(const Stream& stream, const Tensor& dx, const Tensor& dcolumns, cons
         for (std::int64_t t = first; t < first + count; ++t) {
           const Readers<T> readers = readers_of(d, t, outputs, stride);
           T* to = out.base + (clip.first + t) * out.stride;
-          for (std::int64_t c = 0; c < dx.cols(); ++c) {
-            float sum = add ? static_cast<float>(to[c]) : 0.0f;
-            for (const T* tap : readers.tap)
-              if (tap) sum += static_cast<float>(tap[c * kConvTaps]);
-            to[c] = T(sum);
-          }
+          if (add)
+            col2im_row<T, true>(to, readers.tap, dx.cols());
+          else
+            col2im_row<T, false>(to, readers.tap, dx.cols());
         }
       });
       end = std::int64_t{clip.first} + clip.rows;

@@ -3,7 +3,7 @@
 // f32 goes to dnnl_sgemm. bf16 goes to dnnl_gemm_bf16bf16f32 where the machine multiplies bf16, and is widened to f32
 // elsewhere (the library has no fast bf16 product there). Both take any shape without preparation, which ragged batches
 // need: a primitive per shape would cost up to half a millisecond for every new number of rows.
-// A bf16 result (or one with bias) is computed into f32 in blocks of rows that stay in the cache, then rounded once.
+// A bf16 result is computed into f32 in blocks of rows that stay in the cache, then rounded once.
 #include "kernels/cpu/driver.h"
 #include "kernels/cpu/tables.h"
 
@@ -84,14 +84,14 @@ template <Isa kLevel> Operand<float> widened(int slot, const Tensor& t, Transpos
   return {to, t.cols(), transpose == Transpose::yes};
 }
 
-/// c = [c +] a b [+ bias], the f32 product of a block of rows at a time rounded to C on the way out.
+/// bf16 c = [c +] a b [+ bias], the f32 product of a block of rows at a time, rounded on the way out.
 /// Blocks have the same rows whatever the number of threads; each is one call of the library on one thread.
-template <Isa kLevel, class C, class T>
-dnnl_status_t multiply_blocks(const Tensor& c, std::int64_t k, Operand<T> a, Operand<T> b, const C* bias, bool add) {
+template <Isa kLevel, class T>
+dnnl_status_t multiply_blocks(const Tensor& c, std::int64_t k, Operand<T> a, Operand<T> b, const bf16* bias, bool add) {
   const std::int64_t m = c.rows(), n = c.cols();
   const std::int64_t block_cols = std::min(n, kBlockFloats / kBlockRows);
   const std::int64_t row_blocks = (m + kBlockRows - 1) / kBlockRows, col_blocks = (n + block_cols - 1) / block_cols;
-  const auto out = rows_of<C>(c);
+  const auto out = rows_of<bf16>(c);
   std::atomic<dnnl_status_t> status = dnnl_success;
   parallel_shares(row_blocks * col_blocks, 1, m * n * k, [&](std::int64_t first, std::int64_t count) {
     float* product = scratch(0, kBlockFloats);
@@ -106,21 +106,37 @@ dnnl_status_t multiply_blocks(const Tensor& c, std::int64_t k, Operand<T> a, Ope
         status = result;
         return;
       }
-      inner_of<C>(kLevel).store_product(advance(out, row, col), {product, cols}, bias ? bias + col : nullptr, add, rows,
-                                        cols);
+      inner_of<bf16>(kLevel).store_product(advance(out, row, col), {product, cols}, bias ? bias + col : nullptr, add,
+                                           rows, cols);
     }
   });
   return status;
+}
+
+/// Every row of the f32 tensor becomes the bias; the product is then added to it.
+void fill_rows(const Tensor& c, const Tensor& bias) {
+  const auto out = rows_of<float>(c);
+  const std::int64_t cols = c.cols();
+  visit_fast(bias.dtype, [&]<class T>() {
+    const T* b = bias.as<T>();
+    parallel_shares(c.rows(), 1, c.rows() * cols, [&](std::int64_t first, std::int64_t count) {
+      for (std::int64_t r = first; r < first + count; ++r) {
+        float* row = out.base + r * out.stride;
+        for (std::int64_t j = 0; j < cols; ++j) row[j] = static_cast<float>(b[j]);
+      }
+    });
+  });
 }
 
 template <Isa kLevel, class T>
 dnnl_status_t run(const Tensor& c, std::int64_t k, Operand<T> a, Operand<T> b, const GemmOptions& options) {
   const bool add = options.accumulate == Accumulate::add;
   if (c.dtype == DType::bf16)
-    return multiply_blocks<kLevel, bf16>(c, k, a, b, options.bias.defined() ? options.bias.as<bf16>() : nullptr, add);
-  if (options.bias.defined() && options.bias.dtype == DType::f32)
-    return multiply_blocks<kLevel, float>(c, k, a, b, options.bias.as<float>(), false);
-  return multiply(c.rows(), c.cols(), k, a, b, add ? 1.0f : 0.0f, c.as<float>(), std::max(c.row_stride, c.cols()));
+    return multiply_blocks<kLevel>(c, k, a, b, options.bias.defined() ? options.bias.as<bf16>() : nullptr, add);
+  const bool biased = options.bias.defined();
+  if (biased) fill_rows(c, options.bias);
+  return multiply(c.rows(), c.cols(), k, a, b, add || biased ? 1.0f : 0.0f, c.as<float>(),
+                  std::max(c.row_stride, c.cols()));
 }
 
 template <Isa kLevel> void gemm(const Stream& stream, Transpose ta, Transpose tb, const Tensor& c, const Tensor& a,
@@ -140,10 +156,6 @@ template <Isa kLevel> void gemm(const Stream& stream, Transpose ta, Transpose tb
   else
     status = run<kLevel, float>(c, k, widened<kLevel>(1, a, ta), widened<kLevel>(2, b, tb), options);
   check_status(status, c, a, b);
-  // A bf16 bias on an f32 result: the product first, the bias by a pass of its own.
-  if (options.bias.defined() && c.dtype != options.bias.dtype)
-    for (std::int64_t r = 0; r < c.rows(); ++r)
-      for (std::int64_t j = 0; j < c.cols(); ++j) c.row<float>(r)[j] += static_cast<float>(options.bias.as<bf16>()[j]);
 }
 
 }  // namespace

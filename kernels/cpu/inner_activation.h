@@ -22,7 +22,7 @@ template <Activation kKind> MMT_INLINE F slope_of(F x) {
   }
   if constexpr (kKind == Activation::gelu_tanh) {
     // Beyond +-32 the slope is 0 or 1 to the last bit; without the bound x^2 overflows and meets a zero.
-    const F b = x > 32.0f ? splat(32.0f) : x < -32.0f ? splat(-32.0f) : x;
+    const F b = max(splat(-32.0f), min(splat(32.0f), x));
     const F s = sigmoid(kTwoSqrt2OverPi * (b + kCubic * b * b * b));
     return s + b * s * (1.0f - s) * (kTwoSqrt2OverPi * (1.0f + 3 * kCubic * b * b));
   }

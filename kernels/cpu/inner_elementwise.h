@@ -5,6 +5,11 @@
 
 namespace mmt::cpu::MMT_VEC_NS {
 
+/// A loop count that the compiler knows.
+template <int kCount> struct Count {
+  MMT_INLINE constexpr operator int() const { return kCount; }
+};
+
 template <class Y, class A, class B>
 void add(Rows<Y> y, Rows<const A> a, Rows<const B> b, std::int64_t rows, std::int64_t cols) {
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -63,31 +68,21 @@ void store_product(Rows<T> y, Rows<const float> x, const T* bias, bool add, std:
     store_rows<T, false, false>(y, x, nullptr, rows, cols);
 }
 
-// Rows are summed in runs of kRun, the runs then in order: the error grows with the run length and the number of runs,
-// not with the number of rows. Four vectors of columns at a time stay in registers.
-inline constexpr std::int64_t kRun = 64;
-
-template <class T, int kVectors>
-MMT_INLINE void sum_columns(float* sums, Rows<const T> x, bool add, std::int64_t rows, std::int64_t j, int n) {
-  F total[kVectors] = {};
-  for (std::int64_t first = 0; first < rows; first += kRun) {
-    const std::int64_t end = first + kRun < rows ? first + kRun : rows;
-    F run[kVectors] = {};
-    for (std::int64_t r = first; r < end; ++r)
-      for (int k = 0; k < kVectors; ++k) run[k] += load_at(x.base + r * x.stride + j + k * kWidth, n);
-    for (int k = 0; k < kVectors; ++k) total[k] += run[k];
-  }
-  for (int k = 0; k < kVectors; ++k) {
-    float* out = sums + j + k * kWidth;
-    store_at(out, add ? load_at(out, n) + total[k] : total[k], n);
-  }
-}
+// Column sums walk down the rows kRun at a time: a run is summed in registers, then added to the totals in memory. Rows
+// are read once and in order, whatever their stride; the error grows with kRun + rows / kRun.
+inline constexpr int kRun = 8;
 
 template <class T> void column_sums(float* sums, Rows<const T> x, bool add, std::int64_t rows, std::int64_t cols) {
-  std::int64_t j = 0;
-  for (; j + 4 * kWidth <= cols; j += 4 * kWidth) sum_columns<T, 4>(sums, x, add, rows, j, kWidth);
-  for (; j + kWidth <= cols; j += kWidth) sum_columns<T, 1>(sums, x, add, rows, j, kWidth);
-  if (j < cols) sum_columns<T, 1>(sums, x, add, rows, j, static_cast<int>(cols - j));
+  const auto run = [&](std::int64_t first, auto count, bool keep) {
+    each_vector(cols, [&](std::int64_t j, int n) {
+      F s{};
+      for (int i = 0; i < count; ++i) s += load_at(x.base + (first + i) * x.stride + j, n);
+      store_at(sums + j, keep ? load_at(sums + j, n) + s : s, n);
+    });
+  };
+  std::int64_t r = 0;
+  for (; r + kRun <= rows; r += kRun) run(r, Count<kRun>{}, add || r > 0);
+  if (r < rows || rows == 0) run(r, static_cast<int>(rows - r), add || r > 0);
 }
 
 }  // namespace mmt::cpu::MMT_VEC_NS

@@ -88,49 +88,40 @@ template <class T> void norm_backward_input(Rows<T> dx, Rows<const T> dy, Rows<c
     norm_backward_input_rows<T, true>(dx, dy, x, mean, rstd, w, add, shape);
 }
 
-// One group of kVectors * kWidth columns (n of them in the last vector) over all vectors, in runs like column_sums.
-template <class T, int kVectors>
-MMT_INLINE void norm_weight_columns(float* dw, float* db, Rows<const T> dy, Rows<const T> x, const float* mean,
-                                    const float* rstd, bool add, VectorShape shape, std::int64_t j, int n) {
-  F total_w[kVectors] = {}, total_b[kVectors] = {}, run_w[kVectors] = {}, run_b[kVectors] = {};
-  std::int64_t i = 0, in_run = 0;
-  const auto end_run = [&] {
-    for (int k = 0; k < kVectors; ++k) {
-      total_w[k] += run_w[k];
-      total_b[k] += run_b[k];
-      run_w[k] = run_b[k] = F{};
-    }
-    in_run = 0;
-  };
-  for (std::int64_t r = 0; r < shape.rows; ++r)
-    for (std::int64_t h = 0; h < shape.heads; ++h, ++i) {
-      const T* px = x.base + r * x.stride + h * shape.features + j;
-      const T* pdy = dy.base + r * dy.stride + h * shape.features + j;
-      const float mu = mean ? mean[i] : 0.0f, scale = rstd[i];
-      for (int k = 0; k < kVectors; ++k) {
-        const F g = load_at(pdy + k * kWidth, n);
-        run_w[k] += g * ((load_at(px + k * kWidth, n) - mu) * scale);
-        run_b[k] += g;
-      }
-      if (++in_run == kRun) end_run();
-    }
-  end_run();
-  for (int k = 0; k < kVectors; ++k) {
-    const std::int64_t at = j + k * kWidth;
-    if (dw) store_at(dw + at, add ? load_at(dw + at, n) + total_w[k] : total_w[k], n);
-    if (db) store_at(db + at, add ? load_at(db + at, n) + total_b[k] : total_b[k], n);
-  }
-}
-
+// Runs of vectors as in column_sums; a run stays inside one row when there are several heads.
 template <class T> void norm_backward_weight(float* dw, float* db, Rows<const T> dy, Rows<const T> x, const float* mean,
                                              const float* rstd, bool add, VectorShape shape, std::int64_t first,
                                              std::int64_t cols) {
-  std::int64_t j = first;
-  const std::int64_t end = first + cols;
-  for (; j + 2 * kWidth <= end; j += 2 * kWidth)
-    norm_weight_columns<T, 2>(dw, db, dy, x, mean, rstd, add, shape, j, kWidth);
-  for (; j + kWidth <= end; j += kWidth) norm_weight_columns<T, 1>(dw, db, dy, x, mean, rstd, add, shape, j, kWidth);
-  if (j < end) norm_weight_columns<T, 1>(dw, db, dy, x, mean, rstd, add, shape, j, static_cast<int>(end - j));
+  bool keep = add;
+  // `count` vectors that lie `step_*` elements apart; i: number of the first.
+  const auto run = [&](const T* px, std::int64_t step_x, const T* pdy, std::int64_t step_dy, std::int64_t i,
+                       auto count) {
+    each_vector(cols, [&](std::int64_t j, int n) {
+      F w{}, b{};
+      for (int k = 0; k < count; ++k) {
+        const F g = load_at(pdy + k * step_dy + j, n);
+        const float mu = mean ? mean[i + k] : 0.0f;
+        w += g * ((load_at(px + k * step_x + j, n) - mu) * rstd[i + k]);
+        b += g;
+      }
+      if (dw) store_at(dw + first + j, keep ? load_at(dw + first + j, n) + w : w, n);
+      if (db) store_at(db + first + j, keep ? load_at(db + first + j, n) + b : b, n);
+    });
+    keep = true;
+  };
+  const auto runs = [&](const T* px, std::int64_t step_x, const T* pdy, std::int64_t step_dy, std::int64_t i,
+                        std::int64_t count) {
+    std::int64_t k = 0;
+    for (; k + kRun <= count; k += kRun) run(px + k * step_x, step_x, pdy + k * step_dy, step_dy, i + k, Count<kRun>{});
+    if (k < count) run(px + k * step_x, step_x, pdy + k * step_dy, step_dy, i + k, static_cast<int>(count - k));
+  };
+  if (shape.heads == 1)
+    runs(x.base + first, x.stride, dy.base + first, dy.stride, 0, shape.rows);
+  else
+    for (std::int64_t r = 0; r < shape.rows; ++r)
+      runs(x.base + r * x.stride + first, shape.features, dy.base + r * dy.stride + first, shape.features,
+           r * shape.heads, shape.heads);
+  if (!keep) run(x.base, 0, dy.base, 0, 0, 0);  // no vectors at all: zeros
 }
 
 }  // namespace mmt::cpu::MMT_VEC_NS

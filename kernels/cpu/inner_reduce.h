@@ -5,19 +5,23 @@
 
 namespace mmt::cpu::MMT_VEC_NS {
 
+// Adds term(D or double) over the elements with four accumulators.
+template <class T, class Term> MMT_INLINE double sum_terms(const T* x, std::int64_t count, Term&& term) {
+  D s[4] = {};
+  std::int64_t j = 0;
+  for (; j + 4 * kHalf <= count; j += 4 * kHalf)
+    for (int k = 0; k < 4; ++k) s[k] += term(load_f64(x + j + k * kHalf));
+  double rest = 0;
+  for (; j < count; ++j) rest += term(scalar_f64(x + j));
+  return sum_lanes((s[0] + s[1]) + (s[2] + s[3])) + rest;
+}
+
 template <class T> double sum(const T* x, std::int64_t count) {
-  D s{};
-  each_vector(count, [&](std::int64_t j, int n) { s += __builtin_convertvector(load_at(x + j, n), D); });
-  return sum_lanes(s);
+  return sum_terms(x, count, [](auto v) { return v; });
 }
 
 template <class T> double sum_of_squares(const T* x, std::int64_t count) {
-  D s{};
-  each_vector(count, [&](std::int64_t j, int n) {
-    const D d = __builtin_convertvector(load_at(x + j, n), D);
-    s += d * d;
-  });
-  return sum_lanes(s);
+  return sum_terms(x, count, [](auto v) { return v * v; });
 }
 
 // As integers, magnitudes order like floats and NaN is above infinity.

@@ -23,14 +23,14 @@ void rotate(Rows<T> x, const float* cos, const float* sin, std::int64_t pairs, b
   }
 }
 
-// sin and cos of kWidth angles in double: x = n pi/2 + r, |r| <= pi/4 (pi/2 in two parts: exact to 1e-12 for |n| <
+// sin and cos of kHalf angles in double: x = n pi/2 + r, |r| <= pi/4 (pi/2 in two parts: exact to 1e-12 for |n| <
 // 2^20), Taylor series to r^15 and r^14 (error < 1e-14), quadrant by n mod 4.
 struct SinCos {
   D sin, cos;
 };
 
 MMT_INLINE SinCos sin_cos(D x) {
-  typedef std::int64_t L __attribute__((vector_size(kWidth * 8)));
+  typedef std::int64_t L __attribute__((vector_size(kHalf * 8)));
   constexpr double kMagic = 6755399441055744.0;  // 1.5 * 2^52
   const D shifted = x * 0.63661977236758134 + kMagic;
   const D n = shifted - kMagic;
@@ -61,14 +61,16 @@ inline void rotary_table(float* cos, float* sin, const std::int32_t* positions, 
                          const double* inv_freq, const std::uint8_t* axis, double scale, std::int64_t rows,
                          std::int64_t pairs) {
   for (std::int64_t r = 0; r < rows; ++r)
-    each_vector(pairs, [&](std::int64_t j, int n) {
+    for (std::int64_t j = 0; j < pairs; j += kHalf) {
+      const int n = pairs - j < kHalf ? static_cast<int>(pairs - j) : kHalf;
       D angle{};
       for (int i = 0; i < n; ++i)
         angle[i] = static_cast<double>(positions[r * axes + (axis ? axis[j + i] : 0)]) * inv_freq[j + i];
       const SinCos v = sin_cos(angle);
-      store_at(cos + r * pairs + j, __builtin_convertvector(v.cos * scale, F), n);
-      store_at(sin + r * pairs + j, __builtin_convertvector(v.sin * scale, F), n);
-    });
+      const FHalf c = __builtin_convertvector(v.cos * scale, FHalf), s = __builtin_convertvector(v.sin * scale, FHalf);
+      __builtin_memcpy(cos + r * pairs + j, &c, static_cast<std::size_t>(n) * sizeof(float));
+      __builtin_memcpy(sin + r * pairs + j, &s, static_cast<std::size_t>(n) * sizeof(float));
+    }
 }
 
 }  // namespace mmt::cpu::MMT_VEC_NS

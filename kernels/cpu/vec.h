@@ -20,26 +20,56 @@ typedef float F __attribute__((vector_size(kWidth * 4)));
 typedef std::int32_t I __attribute__((vector_size(kWidth * 4)));
 typedef std::uint32_t U __attribute__((vector_size(kWidth * 4)));
 typedef std::uint16_t H __attribute__((vector_size(kWidth * 2)));
-typedef double D __attribute__((vector_size(kWidth * 8)));  // f64 lanes of one F: two registers
+inline constexpr int kHalf = kWidth / 2;
+typedef double D __attribute__((vector_size(kHalf * 8)));  // as many f64 as a register holds
+typedef float FHalf __attribute__((vector_size(kHalf * 4)));
+typedef std::uint16_t HHalf __attribute__((vector_size(kHalf * 2)));
+typedef std::uint32_t UHalf __attribute__((vector_size(kHalf * 4)));
 
 // The same without an alignment, for memory.
 typedef float FMem __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
 typedef std::uint16_t HMem __attribute__((vector_size(kWidth * 2), aligned(2), may_alias));
+typedef float FHalfMem __attribute__((vector_size(kHalf * 4), aligned(4), may_alias));
+typedef std::uint16_t HHalfMem __attribute__((vector_size(kHalf * 2), aligned(2), may_alias));
 
 MMT_INLINE F splat(float x) { return x - F{}; }
 MMT_INLINE U bits_of(F x) { return reinterpret_cast<U>(x); }
 MMT_INLINE F from_bits(U x) { return reinterpret_cast<F>(x); }
 
-MMT_INLINE F widen(H h) { return from_bits(__builtin_convertvector(h, U) << 16); }
+// Width changes between 16 and 32 bits. (GCC 12 splits the generic conversion of 512-bit vectors into halves; the
+// zero-masked forms because it warns about the others' undefined register.)
+#if MMT_VEC_WIDTH == 16
+MMT_INLINE U to_32(H h) {
+  return reinterpret_cast<U>(_mm512_maskz_cvtepu16_epi32(0xffff, reinterpret_cast<__m256i>(h)));
+}
+MMT_INLINE H to_16(U u) {
+  return reinterpret_cast<H>(_mm512_maskz_cvtepi32_epi16(0xffff, reinterpret_cast<__m512i>(u)));
+}
+#else
+MMT_INLINE U to_32(H h) { return __builtin_convertvector(h, U); }
+MMT_INLINE H to_16(U u) { return __builtin_convertvector(u, H); }
+#endif
+
+MMT_INLINE F widen(H h) { return from_bits(to_32(h) << 16); }
 /// To bf16, nearest even; NaN stays NaN: the bits of bf16's own constructor.
 MMT_INLINE H narrow(F x) {
   const U u = bits_of(x), upper = u >> 16;
   const U rounded = (u + 0x7fffu + (upper & 1u)) >> 16;
-  return __builtin_convertvector(x == x ? rounded : (upper | 0x40u), H);
+  return to_16(x == x ? rounded : (upper | 0x40u));
 }
 
 MMT_INLINE F load(const float* p) { return *reinterpret_cast<const FMem*>(p); }
 MMT_INLINE F load(const bf16* p) { return widen(*reinterpret_cast<const HMem*>(p)); }
+/// kHalf elements in f64.
+MMT_INLINE D load_f64(const float* p) { return __builtin_convertvector(*reinterpret_cast<const FHalfMem*>(p), D); }
+MMT_INLINE D load_f64(const bf16* p) {
+  const UHalf wide = __builtin_convertvector(*reinterpret_cast<const HHalfMem*>(p), UHalf) << 16;
+  return __builtin_convertvector(reinterpret_cast<FHalf>(wide), D);
+}
+MMT_INLINE double scalar_f64(const float* p) { return *p; }
+MMT_INLINE double scalar_f64(const bf16* p) {
+  return __builtin_bit_cast(float, static_cast<std::uint32_t>(p->bits) << 16);
+}
 MMT_INLINE void store(float* p, F x) { *reinterpret_cast<FMem*>(p) = x; }
 MMT_INLINE void store(bf16* p, F x) { *reinterpret_cast<HMem*>(p) = narrow(x); }
 
@@ -77,16 +107,24 @@ MMT_INLINE void store_n(bf16* p, F x, int n) {
 }
 #endif
 
+// max, min: b where either is NaN.
 #if MMT_VEC_WIDTH == 16
-MMT_INLINE F sqrt(F x) { return reinterpret_cast<F>(_mm512_maskz_sqrt_ps(0xffff, reinterpret_cast<__m512>(x))); }
+MMT_INLINE __m512 raw(F x) { return reinterpret_cast<__m512>(x); }
+MMT_INLINE F sqrt(F x) { return reinterpret_cast<F>(_mm512_maskz_sqrt_ps(0xffff, raw(x))); }
+MMT_INLINE F max(F a, F b) { return reinterpret_cast<F>(_mm512_maskz_max_ps(0xffff, raw(a), raw(b))); }
+MMT_INLINE F min(F a, F b) { return reinterpret_cast<F>(_mm512_maskz_min_ps(0xffff, raw(a), raw(b))); }
 #elif MMT_VEC_WIDTH == 8
-MMT_INLINE F sqrt(F x) { return reinterpret_cast<F>(_mm256_sqrt_ps(reinterpret_cast<__m256>(x))); }
+MMT_INLINE __m256 raw(F x) { return reinterpret_cast<__m256>(x); }
+MMT_INLINE F sqrt(F x) { return reinterpret_cast<F>(_mm256_sqrt_ps(raw(x))); }
+MMT_INLINE F max(F a, F b) { return reinterpret_cast<F>(_mm256_max_ps(raw(a), raw(b))); }
+MMT_INLINE F min(F a, F b) { return reinterpret_cast<F>(_mm256_min_ps(raw(a), raw(b))); }
 #else
-MMT_INLINE F sqrt(F x) { return reinterpret_cast<F>(_mm_sqrt_ps(reinterpret_cast<__m128>(x))); }
+MMT_INLINE __m128 raw(F x) { return reinterpret_cast<__m128>(x); }
+MMT_INLINE F sqrt(F x) { return reinterpret_cast<F>(_mm_sqrt_ps(raw(x))); }
+MMT_INLINE F max(F a, F b) { return reinterpret_cast<F>(_mm_max_ps(raw(a), raw(b))); }
+MMT_INLINE F min(F a, F b) { return reinterpret_cast<F>(_mm_min_ps(raw(a), raw(b))); }
 #endif
 
-/// b where a is NaN.
-MMT_INLINE F max(F a, F b) { return a > b ? a : b; }
 MMT_INLINE F abs(F x) { return from_bits(bits_of(x) & 0x7fffffffu); }
 
 // Across the lanes, in a fixed order (halves, quarters, ...).
@@ -98,9 +136,9 @@ MMT_INLINE float sum_lanes(F x) {
   return v[0];
 }
 MMT_INLINE double sum_lanes(D x) {
-  double v[kWidth];
+  double v[kHalf];
   __builtin_memcpy(v, &x, sizeof v);
-  for (int half = kWidth / 2; half > 0; half /= 2)
+  for (int half = kHalf / 2; half > 0; half /= 2)
     for (int i = 0; i < half; ++i) v[i] += v[i + half];
   return v[0];
 }
