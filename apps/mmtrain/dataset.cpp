@@ -1,5 +1,7 @@
 #include "apps/mmtrain/dataset.h"
 
+#include "apps/mmtrain/job.h"
+
 #include "core/log.h"
 
 #include <algorithm>
@@ -92,27 +94,30 @@ std::vector<data::DatasetIndex> open_indexes(const Config& c, const std::vector<
     };
     // Rank 0 builds and writes; the others then read what it wrote. Where they do not see that file (no shared file
     // system between nodes) they build their own in memory, and the digest below says whether all see the same data.
-    if (world.rank() == 0) {
-      indexes.push_back(data::DatasetIndex::build(spec, preparer.preparation(), options));
-    }
-    world.barrier();
-    if (world.rank() != 0) {
+    in_agreement(world, [&] {
+      if (world.rank() == 0) indexes.push_back(data::DatasetIndex::build(spec, preparer.preparation(), options));
+    });
+    in_agreement(world, [&] {
+      if (world.rank() == 0) return;
       options.write = false;
       options.recheck = false;
       options.progress = {};
       indexes.push_back(data::DatasetIndex::build(spec, preparer.preparation(), options));
-    }
+    });
     const data::DatasetIndex& index = indexes.back();
-    if (!index.complete()) return indexes;  // stopped by a signal
+    std::int64_t stopped = index.complete() ? 0 : 1;
+    world.all_reduce(Tensor(&stopped, DType::i64, {1}), comm::ReduceOp::max);
+    if (stopped != 0) throw Agreed(kRequeue, "stopped while indexing; the work done so far is kept");
     std::int64_t digest = static_cast<std::int64_t>(index.digest() >> 1), low = digest, high = digest;
     world.all_reduce(Tensor(&low, DType::i64, {1}), comm::ReduceOp::min);
     world.all_reduce(Tensor(&high, DType::i64, {1}), comm::ReduceOp::max);
     if (low != high) {
-      throw ConfigError(
+      throw Agreed(
+          kFailed,
           fmt::format("data set {}: the ranks see different samples or media in {}; all ranks must see the same files",
                       set.name, set.path));
     }
-    check_usable(c, set, index, preparer.preparation(), training);
+    in_agreement(world, [&] { check_usable(c, set, index, preparer.preparation(), training); });
   }
   return indexes;
 }

@@ -32,8 +32,8 @@ class Preparer {
 };
 
 /// Indexes of the sets, built by rank 0 and read by the others; all ranks agree that they see the same samples.
-/// Throws ConfigError: a set without a usable sample (with the counts of what is wrong with them), and under
-/// `bad_samples: error` any bad sample (naming the first ones).
+/// Throws Agreed: kRequeue when `stop` was set, kUsage for a set without a usable sample (with the counts of what is
+/// wrong with them), and under `bad_samples: error` any bad sample (naming the first ones).
 std::vector<data::DatasetIndex> open_indexes(const Config& config, const std::vector<SetConfig>& sets,
                                              const Preparer& preparer, comm::Communicator& world,
                                              const std::atomic<bool>* stop, bool training);

@@ -60,7 +60,9 @@ std::string agree_on_failure(comm::Communicator& world, const std::string& own) 
   world.broadcast(Tensor(&size, DType::i64, {1}), static_cast<int>(first));
   text.resize(static_cast<std::size_t>(size));
   world.broadcast(Tensor(text.data(), DType::u8, {size}), static_cast<int>(first));
-  return world.size() == 1 ? text : fmt::format("rank {}: {}", first, text);
+  std::int64_t alone = own == text ? 0 : 1;  // a mistake that all ranks see is nobody's in particular
+  world.all_reduce(Tensor(&alone, DType::i64, {1}), comm::ReduceOp::max);
+  return alone == 0 ? text : fmt::format("rank {}: {}", first, text);
 }
 
 Config Job::read(const std::string& path, const std::vector<std::string>& overrides) {
@@ -78,6 +80,27 @@ Config Job::read(const std::string& path, const std::vector<std::string>& overri
   if (!problem.empty()) throw Agreed(kUsage, problem);
   broadcast_text(*world_, bytes);
   return read_config(config::Sources::unpack(bytes), size());
+}
+
+void in_agreement(comm::Communicator& world, const std::function<void()>& work) {
+  std::string problem;
+  std::int64_t code = 0;
+  try {
+    work();
+  } catch (const ConfigError& e) {
+    problem = e.what();
+    code = kUsage;
+  } catch (const std::bad_alloc&) {
+    problem = "out of memory";
+    code = kOutOfMemory;
+  } catch (const std::exception& e) {
+    problem = e.what();
+    code = kFailed;
+  }
+  const std::string message = agree_on_failure(world, problem);
+  if (message.empty()) return;
+  world.all_reduce(Tensor(&code, DType::i64, {1}), comm::ReduceOp::max);
+  throw Agreed(static_cast<ExitCode>(code), message);
 }
 
 void Job::report() const {

@@ -37,6 +37,10 @@ class Agreed : public Error {
 /// all is well. Returns the lowest failing rank's message with its rank, or an empty string.
 std::string agree_on_failure(comm::Communicator& world, const std::string& own);
 
+/// Runs `work`, which must not communicate, on every rank; when it throws on any of them, all throw Agreed with the
+/// lowest rank's message. ConfigError becomes kUsage, anything else kFailed.
+void in_agreement(comm::Communicator& world, const std::function<void()>& work);
+
 class Job {
  public:
   /// Starts MPI where a launcher made several processes; else the job is one rank.

@@ -119,7 +119,7 @@ std::vector<run::TieGroup> find_ties(Model& model) {
 
 }  // namespace
 
-Model build_model(const Config& c, comm::Communicator* data, const Stream& stream) {
+Model build_model(const Config& c) {
   const TrainableRules rules(c);
   models::UnitPlanner::Setting setting;
   setting.dtype = c.train.precision;
@@ -139,13 +139,16 @@ Model build_model(const Config& c, comm::Communicator* data, const Stream& strea
   m.modules.llm_needs_backward = m.llm().needs_backward();
   m.modules.llm_trains = m.llm().trains();
   rules.finish();
+  return m;
+}
+
+void make_stores(Model& m, comm::Communicator* data, const Stream& stream) {
   for (const run::Stage& stage : m.stages) {
     m.stores.push_back(run::make_replicated_store(stage, data, stream));
     m.modules.buckets.push_back(m.stores.back()->num_buckets());
   }
   m.ties = find_ties(m);
   m.modules.ties = static_cast<int>(m.ties.size());
-  return m;
 }
 
 void refresh_compute(run::ParameterStore& store, const Stream& stream) {

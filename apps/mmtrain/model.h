@@ -41,8 +41,10 @@ class TrainableRules {
   std::unique_ptr<Rules> rules_;
 };
 
-/// `data` sums gradients over the data lanes (null: one lane). Weights are not set yet.
-Model build_model(const Config& config, comm::Communicator* data, const Stream& stream);
+/// The stages alone. Throws ConfigError (patterns).
+Model build_model(const Config& config);
+/// Collective. `data` sums gradients over the data lanes (null: one lane). Weights are not set yet.
+void make_stores(Model& model, comm::Communicator* data, const Stream& stream);
 /// Fresh values, addressed by (seed, name, element): the same in every layout.
 void initialize_model(Model& model, std::uint64_t seed, const Stream& stream);
 /// Copies masters into compute weights.

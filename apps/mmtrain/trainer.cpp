@@ -27,25 +27,26 @@ Trainer::Trainer(Config config, Job& job) : config_(std::move(config)), job_(job
 Trainer::~Trainer() = default;
 
 void Trainer::open_data() {
-  preparer_ = std::make_unique<Preparer>(config_);
+  in_agreement(job_.world(), [&] { preparer_ = std::make_unique<Preparer>(config_); });
   const std::atomic<bool>& stop = stop_requested();
   indexes_ = open_indexes(config_, config_.data.sets, *preparer_, job_.world(), &stop, true);
-  if (!stop) eval_indexes_ = open_indexes(config_, config_.eval.sets, *preparer_, job_.world(), &stop, false);
-  if (stop) throw Agreed(kRequeue, "stopped while indexing; the work done so far is kept");
+  eval_indexes_ = open_indexes(config_, config_.eval.sets, *preparer_, job_.world(), &stop, false);
   std::vector<data::SampledSet> sets;
   std::vector<const data::DatasetIndex*> views;
   for (std::size_t s = 0; s < indexes_.size(); ++s) {
     sets.push_back({static_cast<std::int64_t>(indexes_[s].usable().size()), data::to_ppm(config_.data.sets[s].weight)});
     views.push_back(&indexes_[s]);
   }
-  sampler_ = std::make_unique<data::Sampler>(config_.run.seed, std::move(sets), config_.data.shuffle);
+  in_agreement(job_.world(), [&] {
+    sampler_ = std::make_unique<data::Sampler>(config_.run.seed, std::move(sets), config_.data.shuffle);
+  });
   data::LoaderOptions options;
   options.threads = static_cast<int>(config_.data.workers);
   options.weights = config_.train.loss;
   loader_ = std::make_unique<data::Loader>(std::move(views), preparer_->preparation(), options);
   schedule_ = config_.learning_rate;
   schedule_.total_updates = total_steps();
-  check_schedule(schedule_);
+  in_agreement(job_.world(), [&] { check_schedule(schedule_); });
 }
 
 std::int64_t Trainer::total_steps() const {
@@ -62,7 +63,8 @@ void Trainer::make_model() {
                                      llm.vocabulary, config_.data.tokenizer, tokens - 1));
   }
   comm::Communicator* data = job_.size() > 1 ? &job_.world() : nullptr;
-  model_ = std::make_unique<Model>(build_model(config_, data, stream_));
+  in_agreement(job_.world(), [&] { model_ = std::make_unique<Model>(build_model(config_)); });
+  make_stores(*model_, data, stream_);
   log::info("{}", describe(*model_));
   initialize_model(*model_, config_.run.seed, stream_);
   std::vector<const data::DatasetIndex*> all;
@@ -76,6 +78,7 @@ void Trainer::make_optimizer() {
   std::vector<std::pair<data::Regex, const ParamGroup*>> groups;
   std::vector<bool> used(config_.optimizer.groups.size(), false);
   for (const ParamGroup& g : config_.optimizer.groups) {
+    in_agreement(job_.world(), [&] { data::Regex(g.match, fmt::format("optimizer.groups: pattern \"{}\"", g.match)); });
     groups.emplace_back(data::Regex(g.match, fmt::format("optimizer.groups: pattern \"{}\"", g.match)), &g);
   }
   std::vector<run::OptimizedParam> params;
