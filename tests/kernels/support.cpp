@@ -131,7 +131,15 @@ void require_close(const Tensor& actual, const std::vector<double>& expected, co
   std::size_t where = 0;
   const double ratio = worst(actual, expected, bound, &where);
   if (ratio <= 1) {
-    SUCCEED();
+    // The bound must be able to fail: the same values wrong by a few bf16 or f32 units do not pass.
+    std::vector<double> wrong = expected;
+    double largest = 0;
+    for (double& v : wrong) {
+      if (std::isfinite(v)) largest = std::max(largest, std::abs(v));
+      v *= actual.dtype == DType::bf16 ? 1 + std::ldexp(1.0, -5) : 1 + std::ldexp(1.0, -10);
+    }
+    INFO(what << ": a bound that nothing violates");
+    REQUIRE((largest < 1e-3 || expected.size() < 16 || worst(actual, wrong, bound, &where) > 1));
     return;
   }
   FAIL(what << ": element " << where << " of " << actual.describe() << " is " << values(actual)[where] << ", expected "
