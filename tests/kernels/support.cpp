@@ -37,7 +37,7 @@ void set_element(const Tensor& t, std::int64_t r, std::int64_t c, double value) 
 // Largest violation of the bound, as |error| / allowed; NaN on one side only counts as infinite.
 double worst(const Tensor& actual, const std::vector<double>& expected, const std::vector<double>& bound,
              std::size_t* where) {
-  const double factor = unit(actual.dtype) * (actual.dtype == DType::bf16 ? 2 : 1);
+  const double factor = unit(actual.dtype);
   double result = 0;
   each_element(actual, [&](std::int64_t r, std::int64_t c, std::size_t i) {
     const double a = element(actual, r, c), e = expected[i];
@@ -118,7 +118,7 @@ Matrix copy_of(const Tensor& t) {
   return m;
 }
 
-double unit(DType dtype) { return std::ldexp(1.0, dtype == DType::bf16 ? -9 : dtype == DType::f64 ? -53 : -24); }
+double unit(DType dtype) { return std::ldexp(1.0, dtype == DType::bf16 ? -8 : dtype == DType::f64 ? -53 : -24); }
 
 bool is_close(const Tensor& actual, const std::vector<double>& expected, const std::vector<double>& bound) {
   std::size_t where = 0;

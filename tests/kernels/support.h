@@ -42,9 +42,8 @@ Matrix copy_of(const Tensor& t);  ///< same values, same padding not kept
 /// Unit round-off of a dtype: half a unit in the last place.
 double unit(DType dtype);
 
-/// |actual - expected| <= unit(dtype) * |expected| + bound[i] for every element (a bound of one element serves all).
-/// The first term is the one rounding at the output, doubled for bf16, where an error of the f32 inside can move a
-/// value over a rounding border. Reports the worst element.
+/// |actual - expected| <= unit(dtype) * |expected| + bound[i] for every element (a bound of one element serves all):
+/// the one rounding at the output, and what the op's f32 arithmetic may lose. Reports the worst element.
 void require_close(const Tensor& actual, const std::vector<double>& expected, const std::vector<double>& bound,
                    const std::string& what);
 /// Whether require_close would hold.
