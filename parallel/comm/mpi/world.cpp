@@ -1,17 +1,13 @@
 #include "parallel/comm/mpi/world.h"
 
-#include "core/philox.h"
 #include "parallel/comm/mpi/state.h"
+#include "parallel/comm/process.h"
 
-#include <signal.h>
 #include <unistd.h>
 
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
-#include <fstream>
 #include <map>
 
 namespace mmt::comm {
@@ -32,48 +28,6 @@ std::pair<int, const char*> launched_ranks() {
   return {0, ""};
 }
 
-// What tells one process of a machine from any other, also after its number was given to a new one.
-struct Process {
-  std::int64_t pid = 0;
-  std::uint64_t machine = 0;  // machine and the space of process numbers (containers have their own)
-  std::uint64_t start = 0;    // ticks since boot
-  char host[64] = {};
-};
-
-// Fields 3 (state) and 22 (start time) of /proc/PID/stat. The name in field 2 may hold spaces and brackets.
-bool read_stat(std::int64_t pid, char& state, std::uint64_t& start) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  if (!std::getline(file, line)) return false;
-  const std::size_t close = line.rfind(')');
-  if (close == std::string::npos) return false;
-  return std::sscanf(line.c_str() + close + 1,
-                     " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %lu", &state,
-                     &start) == 2;
-}
-
-Process this_process() {
-  Process p;
-  p.pid = getpid();
-  gethostname(p.host, sizeof(p.host) - 1);
-  char space[PATH_MAX] = {};
-  const ssize_t n = readlink("/proc/self/ns/pid", space, sizeof(space) - 1);
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  p.machine = hash64(fmt::format("{} {} {}", p.host, boot, n > 0 ? space : ""));
-  char state = 0;
-  read_stat(p.pid, state, p.start);
-  return p;
-}
-
-bool dead(const Process& p) {
-  if (kill(static_cast<pid_t>(p.pid), 0) != 0 && errno == ESRCH) return true;
-  char state = 0;
-  std::uint64_t start = 0;
-  if (!read_stat(p.pid, state, start)) return false;  // no /proc: cannot be told
-  return state == 'Z' || state == 'X' || start != p.start;
-}
-
 }  // namespace
 
 bool launched_as_one_of_many() { return launched_ranks().first > 1; }
@@ -81,7 +35,7 @@ bool launched_as_one_of_many() { return launched_ranks().first > 1; }
 struct MpiWorld::State {
   std::shared_ptr<MpiState> mpi = std::make_shared<MpiState>();
   std::unique_ptr<Communicator> world;
-  std::vector<Process> processes;
+  std::vector<ProcessId> processes;
   ShmPieces control;
   std::string host;
   std::string transport;
@@ -114,10 +68,10 @@ MpiWorld::MpiWorld(int* argc, char*** argv, const MpiOptions& options) : state_(
   }
 
   // Who is where.
-  const Process own = this_process();
+  const ProcessId own = this_process();
   state_->host = own.host;
   state_->processes.resize(static_cast<std::size_t>(world.size));
-  check_mpi(MPI_Allgather(&own, sizeof(Process), MPI_BYTE, state_->processes.data(), sizeof(Process), MPI_BYTE,
+  check_mpi(MPI_Allgather(&own, sizeof(ProcessId), MPI_BYTE, state_->processes.data(), sizeof(ProcessId), MPI_BYTE,
                           MPI_COMM_WORLD),
             "start");
   MPI_Comm near = MPI_COMM_NULL;
@@ -148,8 +102,9 @@ MpiWorld::MpiWorld(int* argc, char*** argv, const MpiOptions& options) : state_(
   world.find_dead_rank = [this, &world]() -> std::string {
     const std::uint64_t machine = state_->processes[static_cast<std::size_t>(world.rank)].machine;
     for (std::size_t r = 0; r < state_->processes.size(); ++r) {
-      const Process& p = state_->processes[r];
-      if (p.machine == machine && dead(p)) return fmt::format("rank {} (process {} on {}) has died", r, p.pid, p.host);
+      const ProcessId& p = state_->processes[r];
+      if (p.machine == machine && is_dead(p))
+        return fmt::format("rank {} (process {} on {}) has died", r, p.pid, p.host);
     }
     return "";
   };
