@@ -1,5 +1,7 @@
 #include "apps/mmtrain/engine.h"
 
+#include "kernels/elementwise.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -64,17 +66,21 @@ Engine::~Engine() = default;
 
 std::int64_t Engine::capacity_bytes() const { return executor_->capacity_bytes(); }
 std::int64_t Engine::peak_bytes() const { return executor_->peak_bytes(); }
-void Engine::set_logits_sink(std::function<void(int, std::int64_t, const Tensor&)> sink) {
-  executor_->set_logits_sink(std::move(sink));
+std::int64_t Engine::rows_bytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& stage : memories_) {
+    for (const auto& memory : stage) bytes += memory->bytes();
+  }
+  return bytes;
 }
-
 run::RowsMemory& Engine::memory(std::size_t stage, std::size_t block) {
   auto& list = memories_[stage];
   while (list.size() <= block) list.push_back(std::make_unique<run::RowsMemory>(capacities_[stage]));
   return *list[block];
 }
 
-void Engine::fill(const PlannedStep& step, const std::vector<data::LoadedSample>& samples) {
+void Engine::fill(const PlannedStep& step, const std::vector<data::LoadedSample>& samples, bool with_labels) {
+  MMT_CHECK(samples.size() == step.own.size(), "{} samples were loaded, {} planned", samples.size(), step.own.size());
   for (std::size_t s = 0; s < model_.stages.size(); ++s) {
     const std::vector<int> edges = port_edges(model_, s);
     for (std::size_t b = 0; b < step.rows[s].size(); ++b)
@@ -85,7 +91,12 @@ void Engine::fill(const PlannedStep& step, const std::vector<data::LoadedSample>
     std::vector<std::size_t> item_at(model_.num_encoders(), 0);  // next item of the encoder's block
     for (std::size_t i = 0; i < step.rows.back()[b].samples.size(); ++i, ++next) {
       const data::LoadedSample& sample = samples[next];
-      memory(model_.num_encoders(), b).set_sample(i, sample.input_ids, sample.labels, sample.weights);
+      run::RowsMemory& text = memory(model_.num_encoders(), b);
+      if (with_labels) {
+        text.set_sample(i, sample.input_ids, sample.labels, sample.weights);
+      } else {
+        text.set_ids(i, sample.input_ids);
+      }
       const plan::SampleMeta& meta = step.metas[static_cast<std::size_t>(step.own[next])];
       for (const plan::RunMeta& run : meta.runs) {
         if (run.item < 0) continue;
@@ -102,8 +113,38 @@ void Engine::fill(const PlannedStep& step, const std::vector<data::LoadedSample>
 
 std::vector<SampleResult> Engine::run(const PlannedStep& step, const std::vector<data::LoadedSample>& samples,
                                       double loss_scale, bool train, const std::function<void()>& optimize) {
-  MMT_CHECK(samples.size() == step.own.size(), "{} samples were loaded, {} planned", samples.size(), step.own.size());
-  fill(step, samples);
+  fill(step, samples, true);
+  execute(step, loss_scale, train, optimize);
+  read_times();
+  return results(step, samples, train);
+}
+
+std::map<std::int32_t, std::vector<float>> Engine::logits(const PlannedStep& step,
+                                                          const std::vector<data::LoadedSample>& samples) {
+  fill(step, samples, false);
+  std::map<std::int32_t, std::vector<float>> out;
+  executor_->set_logits_sink([&](int block, std::int64_t first, const Tensor& chunk) {
+    // Supervised rows are all rows of the block, so row `first + i` of the block has the chunk's row i.
+    const auto b = static_cast<std::size_t>(block);
+    std::size_t next = 0;  // of the lane's samples, before this block
+    for (std::size_t k = 0; k < b; ++k) next += step.rows.back()[k].samples.size();
+    for (const plan::SamplePlan& sample : step.rows.back()[b].samples) {
+      std::vector<float>& whole = out[step.own[next++]];
+      whole.resize(static_cast<std::size_t>(sample.rows.count * chunk.cols()));
+      const std::int64_t from = std::max(first, sample.rows.first);
+      const std::int64_t to = std::min(first + chunk.rows(), sample.rows.first + sample.rows.count);
+      if (from >= to) continue;
+      const Tensor target(whole.data() + (from - sample.rows.first) * chunk.cols(), DType::f32,
+                          {to - from, chunk.cols()});
+      ops::copy(stream_, target, chunk.row_range(from - first, to - from));
+    }
+  });
+  execute(step, 0.0, false, {});
+  executor_->set_logits_sink({});
+  return out;
+}
+
+void Engine::execute(const PlannedStep& step, double loss_scale, bool train, const std::function<void()>& optimize) {
   run::StepData data;
   data.graph = &step.graph;
   data.loss_scale = loss_scale;
@@ -125,8 +166,6 @@ std::vector<SampleResult> Engine::run(const PlannedStep& step, const std::vector
     if (optimize) optimize();
   };
   executor_->run(step.program, std::span(&data, 1), hooks, train ? run::Mode::train : run::Mode::eval);
-  read_times();
-  return results(step, samples, train);
 }
 
 std::vector<SampleResult> Engine::results(const PlannedStep& step, const std::vector<data::LoadedSample>& samples,

@@ -45,12 +45,16 @@ class Engine {
   const StepTimes& times() const { return times_; }
   std::int64_t capacity_bytes() const;  ///< of the block arenas
   std::int64_t peak_bytes() const;
-  /// Called in evaluation with logits of consecutive supervised rows of a block of the LLM.
-  void set_logits_sink(std::function<void(int block, std::int64_t first, const Tensor& logits)> sink);
+  std::int64_t rows_bytes() const;  ///< of the rows' ids, labels, masks and media
+  /// Logits of every row of this lane's samples, by index in step.samples: (rows, vocabulary) f32 each. The step was
+  /// planned with all_rows.
+  std::map<std::int32_t, std::vector<float>> logits(const PlannedStep& step,
+                                                    const std::vector<data::LoadedSample>& samples);
 
  private:
   run::RowsMemory& memory(std::size_t stage, std::size_t block);
-  void fill(const PlannedStep& step, const std::vector<data::LoadedSample>& samples);
+  void fill(const PlannedStep& step, const std::vector<data::LoadedSample>& samples, bool with_labels);
+  void execute(const PlannedStep& step, double loss_scale, bool train, const std::function<void()>& optimize);
   std::vector<SampleResult> results(const PlannedStep& step, const std::vector<data::LoadedSample>& samples,
                                     bool train);
   void read_times();

@@ -1,27 +1,84 @@
+#include "apps/mmtrain/commands.h"
 #include "apps/mmtrain/signals.h"
-#include "apps/mmtrain/trainer.h"
 
 #include <CLI/CLI.hpp>
 
 int main(int argc, char** argv) {
   using namespace mmt::app;
-  CLI::App app("Trainer for multimodal LLMs");
-  std::string config;
-  std::vector<std::string> sets;
-  CLI::App* train = app.add_subcommand("train", "train a model");
-  train->add_option("config", config)->required();
-  train->add_option("--set", sets);
+  CLI::App app(
+      "Trainer for multimodal LLMs. `mpirun -np N mmtrain train CONFIG` trains on N ranks; every command also runs "
+      "alone, on "
+      "one rank.\nRelative paths in a config are relative to the config file. Exit codes: 0 done, 1 failed, 2 usage or "
+      "configuration, 3 loss or gradient not finite, 4 out of memory, 5 another rank failed, 75 saved on request: "
+      "start again.");
   app.require_subcommand(1);
+  Arguments a;
+  int (*command)(Job&, const Arguments&) = nullptr;
+  const auto add = [&](const char* name, const char* text, int (*run)(Job&, const Arguments&), bool config) {
+    CLI::App* sub = app.add_subcommand(name, text);
+    if (config) {
+      sub->add_option("config", a.config, "YAML file")->required();
+      sub->add_option("--set", a.overrides, "replace a value: --set train.steps=10 (may be repeated)")
+          ->type_name("KEY=VALUE");
+    }
+    sub->callback([&command, run] { command = run; });
+    return sub;
+  };
+  const auto add_json = [&](CLI::App* sub) {
+    sub->add_flag("--json", a.json, "write the result as JSON to standard output");
+  };
+  const auto add_checkpoint = [&](CLI::App* sub) {
+    sub->add_option("--checkpoint", a.checkpoint, "a checkpoint folder (default: the newest of run.output_dir)");
+  };
+
+  add("train", "train, from the newest checkpoint of run.output_dir where there is one", run_train, true);
+
+  CLI::App* eval = add("eval", "evaluate a checkpoint on eval.sets", run_eval, true);
+  add_checkpoint(eval);
+  add_json(eval);
+
+  CLI::App* generate = add("generate", "answer prompts, or the first samples of eval.sets", run_generate, true);
+  add_checkpoint(generate);
+  add_json(generate);
+  generate->add_option("--prompt", a.prompt,
+                       "a user turn; <image> and <audio> stand for the files given (default: in front)");
+  generate->add_option("--image", a.images, "picture of the prompt (may be repeated)");
+  generate->add_option("--audio", a.audios, "sound of the prompt (may be repeated)");
+  generate
+      ->add_option("--samples", a.samples,
+                   "without --prompt: how many samples of each set (default: eval.generate, or 4)")
+      ->check(CLI::NonNegativeNumber);
+  generate->add_option("--max-new-tokens", a.max_new_tokens, "default: eval.max_new_tokens")
+      ->check(CLI::PositiveNumber);
+  generate->add_option("--temperature", a.temperature, "0: greedy")->check(CLI::NonNegativeNumber);
+  generate->add_option("--top-p", a.top_p, "smallest set of tokens with this probability")->check(CLI::Range(0.0, 1.0));
+  generate->add_option("--seed", a.seed, "of the draws (default: run.seed)");
+
+  CLI::App* dump = add("dump", "run one training step and write its loss and gradients", run_dump, true);
+  dump->add_option("--out", a.out, "HDF5 file to write")->required();
+  dump->add_option("--step", a.step, "which step; those before it are made first")->check(CLI::PositiveNumber);
+  dump->add_flag("--logits", a.logits, "also the logits of every sample");
+
+  CLI::App* index = add("index", "index the data sets ahead of a run", run_index, true);
+  add_json(index);
+
+  CLI::App* validate =
+      add("validate", "check a config and the header of every sample; no MPI needed", run_validate, true);
+  validate->add_flag("--decode", a.decode, "decode every picture and sound, too");
+  add_json(validate);
+
+  CLI::App* inspect = add("inspect", "what a checkpoint holds", run_inspect, false);
+  inspect->add_option("checkpoint", a.checkpoint, "checkpoint folder, run folder, or config")->required();
+  add_json(inspect);
+
+  add_json(add("env", "what this machine and build offer", run_env, false));
+  add("version", "print the version", run_version, false);
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? kDone : kUsage;
   }
   install_signal_handlers();
-  return run_command(
-      [&](Job& job) {
-        job.report();
-        return Trainer(job.read(config, sets), job).run();
-      },
-      &argc, &argv);
+  return run_command([&](Job& job) { return command(job, a); }, &argc, &argv);
 }

@@ -47,6 +47,11 @@ std::unique_ptr<PlannedStep> plan_step(const PlanContext& c, const std::vector<d
   for (const PlannedSample& s : step->samples) {
     step->metas.push_back(
         sample_meta(indexes[static_cast<std::size_t>(s.set)].entry(s.record), s.place, *c.preparation));
+    if (c.all_rows) {
+      plan::SampleMeta& meta = step->metas.back();
+      meta.supervised = meta.rows;
+      for (plan::RunMeta& run : meta.runs) run.supervised = run.length;
+    }
     step->weight += weight_of(c.config->train.loss, step->metas.back().supervised);
     hash = hash64(hash, hash64(static_cast<std::uint64_t>(s.record), static_cast<std::uint64_t>(s.set)));
   }

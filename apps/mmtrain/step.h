@@ -41,6 +41,7 @@ struct PlanContext {
   int lane = 0;
   int lanes = 1;
   bool train = true;
+  bool all_rows = false;  ///< evaluation: every row's logits are wanted, labels do not count
 };
 
 /// `indexes` by set. The result is on the heap because blocks in flight point into it.

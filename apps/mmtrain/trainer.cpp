@@ -1,6 +1,8 @@
 #include "apps/mmtrain/trainer.h"
 
+#include "apps/mmtrain/memory.h"
 #include "apps/mmtrain/signals.h"
+#include "apps/mmtrain/state.h"
 #include "core/data/regex.h"
 #include "core/log.h"
 #include "kernels/backend.h"
@@ -21,6 +23,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 
 Trainer::Trainer(Config config, Job& job) : config_(std::move(config)), job_(job), stream_(cpu_stream()) {
   open_data();
+  memory_before_ = resident_bytes();
   make_model();
   make_optimizer();
 }
@@ -172,8 +175,8 @@ StepFigures Trainer::step() {
   const double waited_before = loader_->waited_seconds();
   check_plan(*queue_.front());
   const bool loaded = take_samples();
-  // One agreement: weight that failed to load, and whether anyone was asked to stop while waiting.
-  std::array<double, 3> sums = {0.0, 0.0, loaded ? 0.0 : 1.0};
+  // One agreement: weight that failed to load, samples that did, and whether anyone was asked to stop.
+  std::array<double, 3> sums = {0.0, 0.0, loaded && !stop_requested() ? 0.0 : 1.0};
   if (loaded) {
     const PlannedStep& step = *queue_.front();
     for (std::size_t i = 0; i < loaded_.size(); ++i) {
@@ -185,10 +188,9 @@ StepFigures Trainer::step() {
   job_.world().all_reduce(Tensor(sums.data(), DType::f64, {3}), comm::ReduceOp::sum);
   StepFigures f;
   if (sums[2] > 0.0) {
-    // Somebody waits for data and was asked to stop. The step is not begun; who has samples keeps the request.
-    if (loaded) loader_->request(queue_.front()->number, queue_.front()->wanted());
-    return f;
+    return f;  // somebody was asked to stop: no rank begins the step
   }
+  f.begun = true;
   last_ = std::move(queue_.front());
   queue_.pop_front();
   const PlannedStep& step = *last_;
@@ -218,7 +220,7 @@ StepFigures Trainer::step() {
   ++progress_.step;
   progress_.cursor += static_cast<std::int64_t>(step.samples.size());
   progress_.updates = optimizer_->updates();
-  account(step);
+  account(step, f.failed);
   if (f.updated && !update.finite) {
     throw Agreed(
         kNonFinite,
@@ -231,6 +233,14 @@ StepFigures Trainer::step() {
   return f;
 }
 
+void Trainer::load_initial_weights() { load_initial(job_, config_, *model_, stream_); }
+
+std::map<std::int32_t, std::vector<float>> Trainer::last_logits() {
+  PlanContext context{&config_, model_.get(), &preparer_->preparation(), job_.rank(), job_.size(), false, true};
+  const auto step = plan_step(context, indexes_, last_->number, last_->samples);
+  return engine_->logits(*step, loaded_);
+}
+
 StepFigures Trainer::gather(const StepFigures& mine) {
   StepFigures f = mine;
   double loss = 0.0;
@@ -238,7 +248,7 @@ StepFigures Trainer::gather(const StepFigures& mine) {
   const StepTimes& t = mine.times;
   std::array<double, 8> sums = {loss,        mine.waited, t.encoders,  t.llm,
                                 t.transfers, t.reduction, t.optimizer, t.encoders + t.llm};
-  job_.world().all_reduce(Tensor(sums.data(), DType::f64, {8}), comm::ReduceOp::sum);
+  job_.world().all_reduce(Tensor(sums.data(), DType::f64, {9}), comm::ReduceOp::sum);
   double slowest = t.encoders + t.llm;
   job_.world().all_reduce(Tensor(&slowest, DType::f64, {1}), comm::ReduceOp::max);
   const double ranks = job_.size();
@@ -247,10 +257,22 @@ StepFigures Trainer::gather(const StepFigures& mine) {
   f.times = {sums[2] / ranks, sums[3] / ranks, sums[4] / ranks, sums[5] / ranks, sums[6] / ranks};
   f.imbalance = sums[7] > 0.0 ? slowest * ranks / sums[7] - 1.0 : 0.0;
   f.rows = static_cast<double>(last_->module_rows.back());
+  f.flops = sums[8];
   return f;
 }
 
-void Trainer::account(const PlannedStep& step) {
+double Trainer::required_flops(const PlannedStep& step) const {
+  std::int64_t flops = 0;
+  for (std::size_t s = 0; s < model_->stages.size(); ++s) {
+    const plan::LayerCost cost = models::cost_of(model_->stages[s]);
+    for (const plan::RowsPlan& block : step.rows[s]) {
+      flops += cost.forward(block.size) + cost.backward_input(block.size) + cost.backward_weight(block.size);
+    }
+  }
+  return static_cast<double>(flops);
+}
+
+void Trainer::account(const PlannedStep& step, std::int64_t failed) {
   data::DataReport& r = progress_.report;
   for (std::size_t i = 0; i < step.samples.size(); ++i) {
     const PlannedSample& s = step.samples[i];
@@ -267,37 +289,14 @@ void Trainer::account(const PlannedStep& step) {
     }
     r.text_rows += m.rows - media;
   }
+  if (failed == 0) return;
+  r.failed += failed;
+  std::array<std::int64_t, data::kNumFaults> faults{};
   for (const data::LoadedSample& s : loaded_) {
-    if (!s.failed) continue;
-    ++r.failed;  // this rank's alone: summed over ranks where the report is made
-    ++r.skipped[static_cast<std::size_t>(s.fault)];
+    if (s.failed) ++faults[static_cast<std::size_t>(s.fault)];
   }
-}
-
-int Trainer::run() {
-  const std::int64_t steps = total_steps();
-  log::info("{} steps of {} samples on {} rank{}", steps, config_.train.global_batch_size, job_.size(),
-            job_.size() == 1 ? "" : "s");
-  while (progress_.step < steps) {
-    const StepFigures f = step();
-    if (progress_.step % config_.log.every_steps == 0 || progress_.step == steps) {
-      log::info(
-          "step {}/{} | loss {:.4f} | grad {:.3f} | lr {:.2e} | {:.0f} rows/s | {:.1f} ms | wait {:.1f}% enc {:.0f}% "
-          "llm {:.0f}% red {:.0f}% opt {:.0f}%",
-          progress_.step, steps, f.loss, f.grad_norm, f.lr, f.rows / f.seconds, 1e3 * f.seconds,
-          100 * f.waited / f.seconds, 100 * f.times.encoders / f.seconds, 100 * f.times.llm / f.seconds,
-          100 * f.times.reduction / f.seconds, 100 * f.times.optimizer / f.seconds);
-    }
-    if (config_.eval.every_steps > 0 && progress_.step % config_.eval.every_steps == 0) {
-      for (const EvalResult& r :
-           evaluate(config_, job_, *model_, *engine_, *preparer_, eval_indexes_, stop_requested())) {
-        log::info("eval {} | loss {:.4f} | tokens {:.2f}% | answers {:.2f}% of {}", r.set, r.loss,
-                  100 * r.token_accuracy(), 100 * r.answer_accuracy(), r.answers);
-      }
-    }
-    if (stop_requested()) return kRequeue;
-  }
-  return kDone;
+  job_.world().all_reduce(Tensor(faults.data(), DType::i64, {data::kNumFaults}), comm::ReduceOp::sum);
+  for (std::size_t i = 0; i < faults.size(); ++i) r.skipped[i] += faults[i];
 }
 
 }  // namespace mmt::app

@@ -3,9 +3,14 @@
 
 #include "apps/mmtrain/evaluate.h"
 #include "core/data/report.h"
+#include "core/metrics/metrics.h"
+#include "parallel/run/buckets.h"
+#include "parallel/run/checkpoint.h"
 #include "parallel/run/optimizer.h"
+#include "parallel/run/run_lock.h"
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +37,8 @@ struct StepFigures {
   StepTimes times;         ///< mean over ranks
   double imbalance = 0.0;  ///< slowest rank's work / mean work - 1
   std::int64_t failed = 0;
+  double flops = 0.0;  ///< that the frozen pattern requires, over all ranks
+  bool begun = false;  ///< false: a stop was requested, nothing was done
   bool updated = false;
 };
 
@@ -40,7 +47,7 @@ class Trainer {
   Trainer(Config config, Job& job);
   ~Trainer();
 
-  /// Trains to the end, or until a stop was requested: the exit code.
+  /// Trains from where the run folder is to the end, or until a stop was requested: the exit code.
   int run();
 
   /// One step without log, evaluation or save: what `dump` uses.
@@ -52,6 +59,12 @@ class Trainer {
   const std::vector<data::LoadedSample>& last_samples() const { return loaded_; }
   const std::vector<SampleResult>& last_results() const { return results_; }
   std::int64_t total_steps() const;
+
+  /// Logits of every row of the last step's samples on this rank, under the weights as they are now.
+  std::map<std::int32_t, std::vector<float>> last_logits();
+  std::int64_t vocabulary() const { return config_.llm.spec.vocabulary; }
+  /// `init: {checkpoint: ...}` of the modules; run() does it itself.
+  void load_initial_weights();
 
   /// Of `step`: leave weights as they are (gradients stay in the stores).
   void set_update(bool on) { update_ = on; }
@@ -65,7 +78,18 @@ class Trainer {
   void check_plan(const PlannedStep& step);
   bool take_samples();
   void stop_on_failures(double failed);
-  void account(const PlannedStep& step);
+  void account(const PlannedStep& step, std::int64_t failed);
+  double required_flops(const PlannedStep& step) const;
+  void start_or_resume();
+  void resume_from(const std::string& path);
+  void check_config_change(const std::string& before);
+  void open_sinks(bool resumed);
+  void report_step(const StepFigures& f);
+  void report_memory();
+  void evaluate_now();
+  void save();
+  void check_replicas_now();
+  run::TrainingState state() const;
   StepFigures gather(const StepFigures& mine);
 
   Config config_;
@@ -87,6 +111,15 @@ class Trainer {
   std::vector<data::LoadedSample> loaded_;
   std::vector<SampleResult> results_;
   bool update_ = true;
+
+  // Of run() alone.
+  std::unique_ptr<run::RunLock> lock_;
+  std::unique_ptr<run::CheckpointWriter> writer_;
+  std::vector<std::unique_ptr<Sink>> sinks_;
+  std::map<std::string, double> eval_metrics_;  ///< of the last evaluation
+  std::int64_t evaluated_step_ = -1, saved_step_ = -1;
+  std::int64_t memory_before_ = 0;    ///< resident before the model was made
+  std::int64_t memory_expected_ = 0;  ///< what the model, optimizer and blocks take
 };
 
 }  // namespace mmt::app

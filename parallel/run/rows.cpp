@@ -112,14 +112,15 @@ void RowsMemory::set_sample(std::size_t index, std::span<const std::int32_t> ids
   MMT_CHECK(at == end, "sample {}: {} labels fewer than planned", sample.sample, end - at);
 }
 
-void RowsMemory::set_failed(std::size_t index) {
+void RowsMemory::set_ids(std::size_t index, std::span<const std::int32_t> ids) {
   const plan::SamplePlan& sample = rows_.plan->samples.at(index);
+  MMT_CHECK(ids.size() == static_cast<std::size_t>(sample.rows.count), "sample {}: {} ids for {} rows", sample.sample,
+            ids.size(), sample.rows.count);
+  std::ranges::copy(ids, rows_.ids.as<std::int32_t>() + sample.rows.first);
   for (std::int64_t i = 0; i < sample.supervised.count; ++i) {
     rows_.labels.as<std::int32_t>()[sample.supervised.first + i] = 0;
     set_weight(sample.supervised.first + i, 0.0F);
   }
-  std::int32_t* ids = rows_.ids.as<std::int32_t>() + sample.rows.first;
-  std::fill(ids, ids + sample.rows.count, 0);
 }
 
 void RowsMemory::set_weight(std::int64_t at, float weight) {

@@ -36,8 +36,9 @@ class RowsMemory {
   /// in the plan's supervised rows, and the other way round: throws std::logic_error with the sample.
   void set_sample(std::size_t index, std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
                   std::span<const float> weights);
-  /// The sample failed to load: its labels stay, their weights are 0.
-  void set_failed(std::size_t index);
+  /// Ids alone, without labels (their places hold label 0 with weight 0): for runs that only look at outputs.
+  void set_ids(std::size_t index, std::span<const std::int32_t> ids);
+  std::int64_t bytes() const { return static_cast<std::int64_t>(arena_.capacity()); }
   /// Where item `index` of the block puts its media rows (count, source_cols).
   Tensor source_of(std::size_t index) const;
 

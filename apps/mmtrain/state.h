@@ -1,0 +1,34 @@
+// What a checkpoint holds of a model and its optimizer, and the way back.
+#pragma once
+
+#include "apps/mmtrain/job.h"
+#include "apps/mmtrain/model.h"
+#include "parallel/run/checkpoint.h"
+#include "parallel/run/optimizer.h"
+
+#include <string>
+#include <vector>
+
+namespace mmt::app {
+
+/// Weights and moments as this rank saves them: data lane 0 owns everything that the lanes replicate.
+std::vector<run::SavedPart> saved_parts(Model& model, const run::Optimizer& optimizer, bool is_owner);
+
+/// Reads weights and moments; then the compute copies follow.
+void load_training(Job& job, const run::CheckpointReader& reader, Model& model, const run::Optimizer& optimizer,
+                   const Stream& stream);
+
+/// Weights alone of the modules that `chosen` names (and their projectors). Throws Agreed for a tensor that is missing
+/// or has another shape.
+void load_weights(Job& job, const run::CheckpointReader& reader, Model& model, const std::vector<std::string>& chosen,
+                  const Stream& stream);
+
+/// `init: {checkpoint: ...}` of every module that has one.
+void load_initial(Job& job, const Config& config, Model& model, const Stream& stream);
+
+/// Opens a checkpoint on every rank, or throws Agreed.
+std::unique_ptr<run::CheckpointReader> open_checkpoint(Job& job, const std::string& path);
+
+std::string checkpoint_folder(const Config& config);  ///< <output_dir>/checkpoints
+
+}  // namespace mmt::app
