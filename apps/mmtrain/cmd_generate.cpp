@@ -1,0 +1,121 @@
+#include "apps/mmtrain/commands.h"
+#include "apps/mmtrain/generator.h"
+#include "apps/mmtrain/inference.h"
+#include "apps/mmtrain/signals.h"
+#include "core/log.h"
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <iostream>
+
+namespace mmt::app {
+namespace {
+
+/// The command line's user turn: `<image>` and `<audio>` in it are the places of the files, in order; without any, the
+/// files come first. Only the command line's own text is read this way, never a data file's.
+data::Record prompt_record(const Arguments& a) {
+  data::Record record;
+  record.id = "prompt";
+  data::Turn turn;
+  const auto add = [&](data::Modality modality, const std::string& path) {
+    record.media.push_back({modality, std::filesystem::absolute(path).relative_path().string()});
+    turn.parts.push_back({"", static_cast<std::int32_t>(record.media.size()) - 1});
+  };
+  std::size_t images = 0, audios = 0;
+  std::string rest = a.prompt;
+  const bool placed = rest.find("<image>") != std::string::npos || rest.find("<audio>") != std::string::npos;
+  if (!placed) {
+    for (; images < a.images.size(); ++images) add(data::Modality::image, a.images[images]);
+    for (; audios < a.audios.size(); ++audios) add(data::Modality::audio, a.audios[audios]);
+  }
+  while (placed && !rest.empty()) {
+    const std::size_t image = rest.find("<image>"), audio = rest.find("<audio>"), at = std::min(image, audio);
+    if (at > 0) turn.parts.push_back({rest.substr(0, at), -1});
+    if (at == std::string::npos) break;
+    const bool picture = at == image;
+    const std::vector<std::string>& files = picture ? a.images : a.audios;
+    std::size_t& next = picture ? images : audios;
+    if (next == files.size())
+      throw Agreed(kUsage,
+                   fmt::format("the prompt has more {} than files were given", picture ? "<image>" : "<audio>"));
+    add(picture ? data::Modality::image : data::Modality::audio, files[next++]);
+    rest.erase(0, at + 7);
+  }
+  if (images < a.images.size() || audios < a.audios.size())
+    throw Agreed(kUsage, "more files were given than the prompt has places for");
+  if (!placed && !a.prompt.empty()) turn.parts.push_back({rest, -1});
+  record.turns.push_back(std::move(turn));
+  return record;
+}
+
+/// The dialogue as text, media by their file.
+std::string text_of(const data::Record& record, const data::Turn& turn) {
+  std::string text;
+  for (const data::Part& p : turn.parts)
+    text += p.media < 0 ? p.text : fmt::format("[{}]", record.media[static_cast<std::size_t>(p.media)].path);
+  return text;
+}
+
+void print(const Arguments& a, const std::string& set, const data::Record& record, const Answer& answer) {
+  std::string prompt, reference;
+  for (const data::Turn& turn : record.turns) {
+    const bool last = &turn == &record.turns.back();
+    if (last && turn.role == data::Role::assistant) {
+      reference = text_of(record, turn);
+    } else {
+      prompt += fmt::format("{}{}: {}", prompt.empty() ? "" : "\n", name_of(turn.role), text_of(record, turn));
+    }
+  }
+  if (a.json) {
+    nlohmann::json line = {
+        {"prompt", prompt}, {"answer", answer.text}, {"ended", answer.ended}, {"tokens", answer.ids.size()}};
+    if (!set.empty()) line["set"] = set;
+    if (!record.id.empty()) line["id"] = record.id;
+    if (!reference.empty()) line["reference"] = reference;
+    std::cout << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+    return;
+  }
+  std::cout << (set.empty() ? "" : fmt::format("[{}] ", set)) << prompt << "\nanswer: " << answer.text
+            << (answer.ended ? "" : " ...") << "\n";
+  if (!reference.empty()) std::cout << "reference: " << reference << "\n";
+  std::cout << "\n";
+}
+
+}  // namespace
+
+int run_generate(Job& job, const Arguments& a) {
+  if (a.json) log::set_level(log::Level::warning);
+  const Config config = job.read(a.config, a.overrides);
+  Inference inference = load_inference(job, config, a.checkpoint);
+  if (job.rank() != 0) return kDone;  // answers are one rank's work
+  GenerateOptions options;
+  options.max_new_tokens = a.max_new_tokens > 0 ? a.max_new_tokens : config.eval.max_new_tokens;
+  options.sampling.temperature = a.temperature;
+  options.sampling.top_p = a.top_p;
+  options.seed = a.seed.value_or(config.run.seed);
+  options.stop = &stop_requested();
+  Generator generator(inference.config, *inference.model, *inference.preparer, inference.stream);
+  if (!a.prompt.empty() || !a.images.empty() || !a.audios.empty()) {
+    const data::Record record = prompt_record(a);
+    print(a, "", record, generator.answer(record, "/", 0, options));
+    return kDone;
+  }
+  const std::int64_t count = a.samples > 0 ? a.samples : config.eval.generate > 0 ? config.eval.generate : 4;
+  if (config.eval.sets.empty()) throw Agreed(kUsage, "give --prompt, or eval.sets in the config");
+  for (const SetConfig& set : config.eval.sets) {
+    const data::RecordFile file = data::RecordFile::open(set.path);
+    for (std::int64_t i = 0; i < std::min(count, file.size()) && !stop_requested(); ++i) {
+      const std::string where = fmt::format("{}: sample {}", set.name, i);
+      try {
+        const data::Record record = file.read(i);
+        print(a, set.name, record, generator.answer(record, set.media_root, static_cast<std::uint64_t>(i), options));
+      } catch (const DataError& e) {
+        log::warning("{}: {}", where, e.what());
+      }
+    }
+  }
+  return stop_requested() ? kRequeue : kDone;
+}
+
+}  // namespace mmt::app

@@ -1,0 +1,57 @@
+#include "apps/mmtrain/commands.h"
+#include "apps/mmtrain/inference.h"
+#include "core/log.h"
+#include "core/metrics/metrics.h"
+
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <iostream>
+
+namespace mmt::app {
+
+int run_inspect(Job& job, const Arguments& a) {
+  std::string path = a.checkpoint;
+  if (std::filesystem::is_regular_file(path)) {  // a config: the newest checkpoint of its run
+    log::set_level(log::Level::warning);
+    path = job.read(path, {}).run.output_dir;
+  }
+  const std::string folder = resolve_checkpoint(job, path);
+  const auto reader = open_checkpoint(job, folder);
+  if (job.rank() != 0) return kDone;
+  const run::TrainingState& s = reader->state();
+  const std::vector<run::CheckpointReader::Item> items = reader->tensors();
+  if (a.json) {
+    nlohmann::json out = {{"path", folder},
+                          {"step", s.step},
+                          {"updates", s.updates},
+                          {"samples", s.samples},
+                          {"seed", s.seed},
+                          {"config", s.config},
+                          {"instruction_set", s.instruction_set},
+                          {"metrics", s.metrics}};
+    for (const auto& item : items) {
+      out["tensors"].push_back(
+          {{"name", item.name}, {"dtype", name_of(item.dtype)}, {"shape", item.shape}, {"frozen", item.frozen}});
+    }
+    std::cout << out.dump(2) << "\n";
+    return kDone;
+  }
+  std::int64_t bytes = 0;
+  for (const auto& item : items) {
+    std::int64_t n = size_of(item.dtype);
+    for (const std::int64_t d : item.shape) n *= d;
+    bytes += n;
+    std::cout << fmt::format("{:<72} {:>5} [{}]{} {}\n", item.name, name_of(item.dtype), fmt::join(item.shape, ","),
+                             item.frozen ? " frozen" : "", format_value(static_cast<double>(n), Unit::bytes));
+  }
+  std::cout << fmt::format("\n{}: step {}, {} updates, {} samples drawn, seed {}, instruction set {}; {} tensors, {}\n",
+                           folder, s.step, s.updates, s.samples, s.seed, s.instruction_set, items.size(),
+                           format_value(static_cast<double>(bytes), Unit::bytes));
+  for (const auto& [name, value] : s.metrics) std::cout << fmt::format("{}: {}\n", name, value);
+  std::cout << "\nconfig:\n" << s.config;
+  return kDone;
+}
+
+}  // namespace mmt::app

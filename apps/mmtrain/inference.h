@@ -1,0 +1,28 @@
+// A model with the weights of a checkpoint, for commands that do not train.
+#pragma once
+
+#include "apps/mmtrain/evaluate.h"
+#include "apps/mmtrain/state.h"
+
+#include <memory>
+#include <string>
+
+namespace mmt::app {
+
+struct Inference {
+  Config config;
+  Stream stream;
+  std::unique_ptr<Preparer> preparer;
+  std::unique_ptr<Model> model;
+  std::string checkpoint;  ///< the folder
+  std::int64_t step = 0;
+};
+
+/// Collective. `checkpoint` empty: the newest of run.output_dir. Throws Agreed when there is none, or when its model is
+/// another one.
+Inference load_inference(Job& job, const Config& config, const std::string& checkpoint);
+
+/// The checkpoint that a path means: itself, or the newest of a run folder. Throws Agreed.
+std::string resolve_checkpoint(Job& job, const std::string& path);
+
+}  // namespace mmt::app
