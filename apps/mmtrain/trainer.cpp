@@ -246,8 +246,9 @@ StepFigures Trainer::gather(const StepFigures& mine) {
   double loss = 0.0;
   for (const SampleResult& r : results_) loss += r.loss;
   const StepTimes& t = mine.times;
-  std::array<double, 8> sums = {loss,        mine.waited, t.encoders,  t.llm,
-                                t.transfers, t.reduction, t.optimizer, t.encoders + t.llm};
+  std::array<double, 9> sums = {loss,        mine.waited,        t.encoders,
+                                t.llm,       t.transfers,        t.reduction,
+                                t.optimizer, t.encoders + t.llm, required_flops(*last_)};
   job_.world().all_reduce(Tensor(sums.data(), DType::f64, {9}), comm::ReduceOp::sum);
   double slowest = t.encoders + t.llm;
   job_.world().all_reduce(Tensor(&slowest, DType::f64, {1}), comm::ReduceOp::max);

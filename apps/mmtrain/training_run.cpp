@@ -88,7 +88,7 @@ void Trainer::start_or_resume() {
     if (job_.rank() == 0) std::filesystem::create_directories(folder);
   });
   lock_ = std::make_unique<run::RunLock>(job_.world(), config_.run.output_dir, run::RunLockOptions{.job = job_name()});
-  const std::optional<std::string> newest = find_checkpoint(job_.world(), folder);
+  const std::optional<std::string> newest = run::find_checkpoint(job_.world(), folder);
   bool resumed = false;
   if (config_.resume == "none") {
     if (newest) {
@@ -265,7 +265,7 @@ void Trainer::check_replicas_now() {
   if (job_.size() == 1) return;
   std::vector<run::Replica> replicas;
   for (const run::ParamState* p : model_->owned_params(true)) replicas.push_back({canonical_name(*p->spec), p->master});
-  check_replicas(job_.world(), replicas, stream_);
+  run::check_replicas(job_.world(), replicas, stream_);
 }
 
 }  // namespace mmt::app
