@@ -72,6 +72,42 @@ void make_forward(TilePlan& plan, const MaskSide& queries) {
                    [](const ForwardItem& a, const ForwardItem& b) { return a.cost > b.cost; });
 }
 
+/// Finds the items that are alone with their rows, and lists the blocks of all others.
+void mark_own(TilePlan& plan, const MaskSide& queries, const std::map<std::uint32_t, std::int32_t>& slots) {
+  const auto sample = [&](std::int32_t b) { return sample_of(queries.words[at(plan.query_start[at(b)])]); };
+  std::vector<bool> own_query(at(plan.query_blocks()), false), own_key(at(plan.key_blocks()), false);
+  for (BackwardItem& item : plan.backward) {
+    std::int32_t first = plan.query_blocks(), last = 0;
+    bool one_run = true;
+    for (std::int32_t i = item.first; i < item.last; ++i) {
+      const std::int32_t k = plan.backward_keys[at(i)];
+      one_run = one_run && (i == item.first || plan.backward_keys[at(i - 1)] + 1 == k);
+      const std::int32_t from = plan.key_first_run[at(k)], to = plan.key_first_run[at(k) + 1];
+      if (from == to) continue;
+      first = std::min(first, plan.key_runs[at(from)].first);
+      last = std::max(last, plan.key_runs[at(to - 1)].last);
+    }
+    first = std::min(first, last);
+    for (std::int32_t b = first; b < last; ++b) one_run = one_run && sample(b) == sample(first);
+    const auto rows = [](const std::vector<std::int32_t>& start, std::int32_t a, std::int32_t b) {
+      return start[at(b)] - start[at(a)];
+    };
+    const std::int32_t first_key = plan.backward_keys[at(item.first)];
+    const std::int32_t last_key = first_key + item.last - item.first;
+    item.own = one_run && (first == last || slots.at(sample(first)) == 1) &&
+               rows(plan.query_start, first, last) <= kOwnRows && rows(plan.key_start, first_key, last_key) <= kOwnRows;
+    if (!item.own) continue;
+    item.first_query = first;
+    item.last_query = last;
+    for (std::int32_t b = first; b < last; ++b) own_query[at(b)] = true;
+    for (std::int32_t k = first_key; k < last_key; ++k) own_key[at(k)] = true;
+  }
+  for (std::int32_t b = 0; b < plan.query_blocks(); ++b)
+    if (!own_query[at(b)]) plan.shared_query_blocks.push_back(b);
+  for (std::int32_t k = 0; k < plan.key_blocks(); ++k)
+    if (!own_key[at(k)]) plan.shared_key_blocks.push_back(k);
+}
+
 void make_backward(TilePlan& plan, const MaskSide& queries, const MaskSide& keys) {
   const auto sample = [&](std::int32_t k) { return sample_of(keys.words[at(plan.key_start[at(k)])]); };
   const auto rows_of = [&](std::int32_t k) { return plan.key_start[at(k) + 1] - plan.key_start[at(k)]; };
@@ -117,6 +153,7 @@ void make_backward(TilePlan& plan, const MaskSide& queries, const MaskSide& keys
     plan.query_slots.push_back(seen ? slots[sample_of(queries.words[at(plan.query_start[at(b)])])] : 0);
     plan.num_slots = std::max(plan.num_slots, plan.query_slots.back());
   }
+  mark_own(plan, queries, slots);
   std::stable_sort(plan.backward.begin(), plan.backward.end(),
                    [](const BackwardItem& a, const BackwardItem& b) { return a.cost > b.cost; });
 }

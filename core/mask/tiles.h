@@ -70,12 +70,18 @@ struct ForwardMerge {
 
 /// Backward work: the key blocks backward_keys[first, last), all of one sample, done in this order by one thread. Its
 /// contribution to dQ goes to buffer `slot`; a query block sums the slots 0 .. query_slots - 1 of its sample in order.
+/// `own`: the item's key blocks and the query blocks [first_query, last_query) are each one run of at most kOwnRows
+/// rows that no other item touches, so that one thread may do all of it in its cache.
 struct BackwardItem {
   std::int32_t first = 0;
   std::int32_t last = 0;
   std::int32_t slot = 0;
+  bool own = false;
+  std::int32_t first_query = 0;
+  std::int32_t last_query = 0;
   std::int64_t cost = 0;
 };
+inline constexpr std::int32_t kOwnRows = 128;
 
 struct TilePlan {
   TileShape shape;
@@ -101,9 +107,11 @@ struct TilePlan {
   std::vector<ForwardMerge> merges;
   std::int32_t num_partials = 0;
   std::vector<std::int32_t> backward_keys;
-  std::vector<BackwardItem> backward;     ///< longest first
-  std::vector<std::int32_t> query_slots;  ///< per query block; 0: no key sees it
-  std::int32_t num_slots = 0;             ///< the largest of query_slots
+  std::vector<BackwardItem> backward;             ///< longest first
+  std::vector<std::int32_t> query_slots;          ///< per query block; 0: no key sees it
+  std::int32_t num_slots = 0;                     ///< the largest of query_slots
+  std::vector<std::int32_t> shared_query_blocks;  ///< those in no item of its own; some are seen by nobody
+  std::vector<std::int32_t> shared_key_blocks;
 
   std::int32_t query_blocks() const { return static_cast<std::int32_t>(query_start.size()) - 1; }
   std::int32_t key_blocks() const { return static_cast<std::int32_t>(key_start.size()) - 1; }

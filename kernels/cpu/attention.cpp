@@ -20,6 +20,7 @@ using std::int64_t;
 constexpr int64_t kPassBytes = int64_t{64} << 20;
 constexpr int64_t kPackRows = 256;  // rows that a thread packs at a time
 constexpr int64_t kFloat = sizeof(float);
+constexpr int64_t kTilesPerPack = 3;
 
 struct Sizes {
   int64_t queries, keys, dim, repeat;
@@ -47,7 +48,10 @@ std::size_t pass_bytes(int64_t floats_per_head, int64_t kv_heads) {
 constexpr std::size_t kTensorsOfPass = 12;  // separate tensors, for what alignment and guards add
 std::size_t with_overhead(std::size_t bytes) { return bytes + kTensorsOfPass * Arena::footprint(64); }
 
-int64_t transposed_floats(const AttentionShape& s) { return int64_t{2} * kPackedBlocks * kTileQueries * s.head_dim; }
+int64_t thread_floats(const AttentionShape& s) {
+  static_assert(own_floats(16) > transposed_floats(16));
+  return own_floats(s.head_dim);
+}
 
 float* take(Arena& arena, int64_t floats) { return arena.take(DType::f32, {floats}).as<float>(); }
 
@@ -109,14 +113,16 @@ void forward(const AttentionTiles& tiles, const AttentionForwardArgs& a, Arena& 
   const Sizes s = sizes_of(shape, a.q.rows(), a.k.rows());
   const int64_t dim = shape.head_dim, partial_size = partial_floats(dim);
   const int64_t pass = heads_of_pass(forward_floats(s, shape, plan.num_partials), shape.kv_heads);
+  // Keys that only few query blocks read are not worth packing first. The sums are the same either way.
+  const bool packed = plan.counts.tiles() * s.repeat > kTilesPerPack * plan.key_blocks();
   const ArenaScope scope(scratch);
-  float* const k = take(scratch, pass * s.key_head());
-  float* const v = take(scratch, pass * s.key_head());
+  float* const k = packed ? take(scratch, pass * s.key_head()) : nullptr;
+  float* const v = packed ? take(scratch, pass * s.key_head()) : nullptr;
   float* const partials = take(scratch, pass * s.repeat * plan.num_partials * partial_size);
   float* const lse = a.lse.as<float>();
   for (int64_t g0 = 0; g0 < shape.kv_heads; g0 += pass) {
     const int64_t kv_heads = std::min(pass, shape.kv_heads - g0), heads = kv_heads * s.repeat, h0 = g0 * s.repeat;
-    const int64_t chunks = chunks_of(s.keys);
+    const int64_t chunks = packed ? chunks_of(s.keys) : 0;
     const auto num_items = static_cast<int64_t>(plan.forward.size());
     const auto num_merges = static_cast<int64_t>(plan.merges.size());
 #pragma omp parallel
@@ -137,8 +143,10 @@ void forward(const AttentionTiles& tiles, const AttentionForwardArgs& a, Arena& 
                        .head_dim = shape.head_dim,
                        .scale = static_cast<float>(shape.scale),
                        .q = rows_in(a.q, (h0 + h) * dim),
-                       .k = k + h / s.repeat * s.key_head(),
-                       .v = v + h / s.repeat * s.key_head(),
+                       .k = packed ? k + h / s.repeat * s.key_head() : nullptr,
+                       .v = packed ? v + h / s.repeat * s.key_head() : nullptr,
+                       .k_rows = rows_in(a.k, (g0 + h / s.repeat) * dim),
+                       .v_rows = rows_in(a.v, (g0 + h / s.repeat) * dim),
                        .out = rows_out(a.out, (h0 + h) * dim),
                        .lse = lse + (h0 + h) * s.queries,
                        .partial = partial});
@@ -176,44 +184,68 @@ void backward(const AttentionTiles& tiles, const AttentionBackwardArgs& a, Arena
   float* const dk = take_if(a.dk, pass * s.key_head());
   float* const dv = take_if(a.dv, pass * s.key_head());
   const int64_t slot_size = pass_heads * s.query_head();
-  float* const transposed = take(scratch, omp_get_max_threads() * transposed_floats(shape));
+  float* const of_threads = take(scratch, omp_get_max_threads() * thread_floats(shape));
+  const auto shared_queries = static_cast<int64_t>(plan.shared_query_blocks.size());
+  const auto shared_keys = static_cast<int64_t>(plan.shared_key_blocks.size());
   for (int64_t g0 = 0; g0 < shape.kv_heads; g0 += pass) {
     const int64_t kv_heads = std::min(pass, shape.kv_heads - g0), heads = kv_heads * s.repeat, h0 = g0 * s.repeat;
-    const int64_t key_chunks = chunks_of(s.keys), query_chunks = chunks_of(s.queries);
     const auto num_items = static_cast<int64_t>(plan.backward.size());
 #pragma omp parallel
     {
 #pragma omp for schedule(static) nowait
-      for (int64_t x = 0; x < kv_heads * key_chunks; ++x) {
-        const int64_t g = x / key_chunks, row = x % key_chunks * kPackRows, rows = std::min(kPackRows, s.keys - row);
-        tiles.pack(rows_in(a.k, (g0 + g) * dim, row), rows, shape.head_dim, k + g * s.key_head() + row * s.dim);
-        tiles.pack(rows_in(a.v, (g0 + g) * dim, row), rows, shape.head_dim, v + g * s.key_head() + row * s.dim);
+      for (int64_t x = 0; x < kv_heads * shared_keys; ++x) {
+        const auto b = static_cast<std::size_t>(plan.shared_key_blocks[static_cast<std::size_t>(x % shared_keys)]);
+        const int64_t g = x / shared_keys, row = plan.key_start[b], rows = plan.key_start[b + 1] - row;
+        const int64_t at = g * s.key_head() + row * s.dim, column = (g0 + g) * dim;
+        tiles.pack(rows_in(a.k, column, row), rows, shape.head_dim, k + at);
+        tiles.pack(rows_in(a.v, column, row), rows, shape.head_dim, v + at);
+        for (float* sum : {dk, dv})
+          if (sum) std::memset(sum + at, 0, static_cast<std::size_t>(rows * s.dim * kFloat));
       }
 #pragma omp for schedule(static)
-      for (int64_t x = 0; x < heads * query_chunks; ++x) {
-        const int64_t h = x / query_chunks, row = x % query_chunks * kPackRows;
-        const int64_t rows = std::min(kPackRows, s.queries - row), at = h * s.query_head() + row * s.dim;
-        const int64_t column = (h0 + h) * dim;
+      for (int64_t x = 0; x < heads * shared_queries; ++x) {
+        const auto b = static_cast<std::size_t>(plan.shared_query_blocks[static_cast<std::size_t>(x % shared_queries)]);
+        const int64_t h = x / shared_queries, row = plan.query_start[b], rows = plan.query_start[b + 1] - row;
+        const int64_t at = h * s.query_head() + row * s.dim, column = (h0 + h) * dim;
         tiles.pack(rows_in(a.q, column, row), rows, shape.head_dim, q + at);
         tiles.pack(rows_in(a.d_out, column, row), rows, shape.head_dim, d_out + at);
         tiles.row_dots(rows_in(a.d_out, column, row), rows_in(a.out, column, row), rows, shape.head_dim,
                        delta + h * s.queries + row);
-        const float* natural = a.lse.as<float>() + (h0 + h) * s.queries + row;
-        for (int64_t i = 0; i < rows; ++i) {
-          const bool blind = natural[i] == -std::numeric_limits<float>::infinity();
-          lse[h * s.queries + row + i] = blind ? 0.0f : natural[i] * 1.44269504f;
-        }
+        tiles.convert_lse(a.lse.as<float>() + (h0 + h) * s.queries + row, rows, lse + h * s.queries + row);
         for (int64_t slot = 0; slot < slots; ++slot)
           std::memset(dq + slot * slot_size + at, 0, static_cast<std::size_t>(rows * s.dim * kFloat));
       }
 #pragma omp for schedule(dynamic, 1)
       for (int64_t x = 0; x < num_items * kv_heads; ++x) {
-        const int64_t g = x % kv_heads;
+        const int64_t g = x % kv_heads, first_head = g * s.repeat;
         const BackwardItem& item = plan.backward[static_cast<std::size_t>(x / kv_heads)];
-        const int64_t first_head = g * s.repeat;
+        const std::int32_t* const keys = plan.backward_keys.data() + item.first;
+        float* const of_thread = of_threads + omp_get_thread_num() * thread_floats(shape);
+        if (item.own) {
+          const int64_t column = (h0 + first_head) * dim, key_column = (g0 + g) * dim;
+          const auto out_if = [](const Tensor& t, int64_t c) { return t.defined() ? rows_out(t, c) : RowsOut{}; };
+          tiles.backward_own({.lists = lists_by_key(plan),
+                              .item = item,
+                              .keys = keys,
+                              .head_dim = shape.head_dim,
+                              .heads = static_cast<int>(s.repeat),
+                              .scale = static_cast<float>(shape.scale),
+                              .q = rows_in(a.q, column),
+                              .d_out = rows_in(a.d_out, column),
+                              .out = rows_in(a.out, column),
+                              .k = rows_in(a.k, key_column),
+                              .v = rows_in(a.v, key_column),
+                              .lse = a.lse.as<float>() + (h0 + first_head) * s.queries,
+                              .lse_stride = s.queries,
+                              .dq = out_if(a.dq, column),
+                              .dk = out_if(a.dk, key_column),
+                              .dv = out_if(a.dv, key_column),
+                              .scratch = of_thread});
+          continue;
+        }
         const auto of_keys = [&](float* p) { return p ? p + g * s.key_head() : nullptr; };
         tiles.backward({.lists = lists_by_key(plan),
-                        .keys = plan.backward_keys.data() + item.first,
+                        .keys = keys,
                         .num_keys = item.last - item.first,
                         .head_dim = shape.head_dim,
                         .heads = static_cast<int>(s.repeat),
@@ -229,22 +261,22 @@ void backward(const AttentionTiles& tiles, const AttentionBackwardArgs& a, Arena
                         .dq = slots > 0 ? dq + item.slot * slot_size + first_head * s.query_head() : nullptr,
                         .dk = of_keys(dk),
                         .dv = of_keys(dv),
-                        .transposed = transposed + omp_get_thread_num() * transposed_floats(shape)});
+                        .transposed = of_thread});
       }
 #pragma omp for schedule(static) nowait
-      for (int64_t x = 0; x < kv_heads * key_chunks; ++x) {
-        const int64_t g = x / key_chunks, row = x % key_chunks * kPackRows, rows = std::min(kPackRows, s.keys - row);
+      for (int64_t x = 0; x < kv_heads * shared_keys; ++x) {
+        const auto b = static_cast<std::size_t>(plan.shared_key_blocks[static_cast<std::size_t>(x % shared_keys)]);
+        const int64_t g = x / shared_keys, row = plan.key_start[b], rows = plan.key_start[b + 1] - row;
         const int64_t at = g * s.key_head() + row * s.dim, column = (g0 + g) * dim;
         if (dk) tiles.unpack(dk + at, 1, 0, rows, shape.head_dim, rows_out(a.dk, column, row));
         if (dv) tiles.unpack(dv + at, 1, 0, rows, shape.head_dim, rows_out(a.dv, column, row));
       }
       if (a.dq.defined()) {
-        const int64_t blocks = plan.query_blocks();
 #pragma omp for schedule(static)
-        for (int64_t x = 0; x < heads * blocks; ++x) {
-          const int64_t h = x / blocks;
-          const auto b = static_cast<std::size_t>(x % blocks);
-          const int64_t row = plan.query_start[b], rows = plan.query_start[b + 1] - row;
+        for (int64_t x = 0; x < heads * shared_queries; ++x) {
+          const auto b =
+              static_cast<std::size_t>(plan.shared_query_blocks[static_cast<std::size_t>(x % shared_queries)]);
+          const int64_t h = x / shared_queries, row = plan.query_start[b], rows = plan.query_start[b + 1] - row;
           tiles.unpack(dq + h * s.query_head() + row * s.dim, plan.query_slots[b], slot_size, rows, shape.head_dim,
                        rows_out(a.dq, (h0 + h) * dim, row));
         }
@@ -261,7 +293,7 @@ std::size_t forward_scratch(const AttentionShape& shape, DType, int64_t queries,
 std::size_t backward_scratch(const AttentionShape& shape, DType, int64_t queries, int64_t keys) {
   const int64_t floats = backward_floats(sizes_of(shape, queries, keys), max_backward_slots(keys));
   return with_overhead(pass_bytes(floats, shape.kv_heads) +
-                       static_cast<std::size_t>(omp_get_max_threads() * transposed_floats(shape) * kFloat));
+                       static_cast<std::size_t>(omp_get_max_threads() * thread_floats(shape) * kFloat));
 }
 
 template <const AttentionTiles& (*kTiles)()> AttentionTable table_of() {

@@ -60,14 +60,15 @@ static void cover_partial(const uint64_t* bits, int keys, Cover& c) {
     }
 }
 
-/// scores[key][query] = sum over d of rows[key][d] * lanes[d][query], where the cover needs it.
-static void scores(const Cover& c, int keys, int head_dim, const float* rows, int64_t row_stride, const float* lanes,
-                   float* out) {
+/// scores[key][query] = sum over d of rows[key][d] * lanes[d][query], where the cover needs it. `spare`: kSpareRows
+/// rows behind the last key may be read; their scores are not used.
+static void scores(const Cover& c, int keys, int head_dim, const float* rows, int64_t row_stride, bool spare,
+                   const float* lanes, float* out) {
   for (int g = 0; g * kGroup < keys; ++g) {
     const Span s = c.stripes[g];
     if (s.first == s.last) continue;
-    // Whole groups: rows behind the last key are read (kSpareRows) and their scores not used.
-    product<false>(kGroup, s.last - s.first, head_dim, rows + g * kGroup * row_stride, 1, row_stride,
+    const int count = spare || keys - g * kGroup >= kGroup ? kGroup : keys - g * kGroup;
+    product<false>(count, s.last - s.first, head_dim, rows + g * kGroup * row_stride, 1, row_stride,
                    lanes + 16 * s.first, kLanes, out + g * kGroup * kLanes + 16 * s.first, kLanes);
   }
 }
@@ -91,15 +92,91 @@ static void transpose_rows(const T* rows, int64_t stride, int count, int head_di
     }
 }
 
+// ---------------------------------------------------------------------------------------------------------- packing
+
+template <class T> static void pack_rows(const T* from, int64_t stride, int64_t rows, int head_dim, float* to) {
+  const int64_t dp = padded(head_dim);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int d = 0; d < head_dim; d += 16) store(to + i * dp + d, load_part(from + i * stride + d, head_dim - d));
+}
+static void pack(const RowsIn& from, int64_t rows, int head_dim, float* to) {
+  if (from.bf16)
+    pack_rows(static_cast<const std::uint16_t*>(from.data), from.stride, rows, head_dim, to);
+  else
+    pack_rows(static_cast<const float*>(from.data), from.stride, rows, head_dim, to);
+}
+
+template <class T>
+static void unpack_rows(const float* from, int count, int64_t step, int64_t rows, int head_dim, T* to, int64_t stride) {
+  const int64_t dp = padded(head_dim);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int d = 0; d < head_dim; d += 16) {
+      F16 x = count > 0 ? load(from + i * dp + d) : zero();
+      for (int s = 1; s < count; ++s) x = add(x, load(from + s * step + i * dp + d));
+      store_part(to + i * stride + d, x, head_dim - d);
+    }
+}
+static void unpack(const float* from, int count, int64_t step, int64_t rows, int head_dim, const RowsOut& to) {
+  if (to.bf16)
+    unpack_rows(from, count, step, rows, head_dim, static_cast<std::uint16_t*>(to.data), to.stride);
+  else
+    unpack_rows(from, count, step, rows, head_dim, static_cast<float*>(to.data), to.stride);
+}
+
+template <class T> static void dots(const RowsIn& a, const RowsIn& b, int64_t rows, int head_dim, float* delta) {
+  const T* x = static_cast<const T*>(a.data);
+  const T* y = static_cast<const T*>(b.data);
+  for (int64_t i = 0; i < rows; ++i) {
+    F16 total = zero();
+    for (int d = 0; d < head_dim; d += 16)
+      total = fma(load_part(x + i * a.stride + d, head_dim - d), load_part(y + i * b.stride + d, head_dim - d), total);
+    delta[i] = sum(total);
+  }
+}
+static void row_dots(const RowsIn& a, const RowsIn& b, int64_t rows, int head_dim, float* delta) {
+  if (a.bf16)
+    dots<std::uint16_t>(a, b, rows, head_dim, delta);
+  else
+    dots<float>(a, b, rows, head_dim, delta);
+}
+
+static void convert_lse(const float* natural, int64_t rows, float* to) {
+  for (int64_t i = 0; i < rows; ++i) to[i] = natural[i] == -__builtin_inff() ? 0.0f : natural[i] * kLog2E;
+}
+
+static RowsIn from_row(const RowsIn& rows, int64_t row) {
+  const int64_t bytes = row * rows.stride * (rows.bf16 ? 2 : 4);
+  return {static_cast<const char*>(rows.data) + bytes, rows.stride, rows.bf16};
+}
+static RowsOut from_row(const RowsOut& rows, int64_t row) {
+  const int64_t bytes = row * rows.stride * (rows.bf16 ? 2 : 4);
+  return {static_cast<char*>(rows.data) + bytes, rows.stride, rows.bf16};
+}
+/// The columns of the next heads.
+static RowsIn from_head(const RowsIn& rows, int64_t head, int head_dim) {
+  const int64_t bytes = head * head_dim * (rows.bf16 ? 2 : 4);
+  return {static_cast<const char*>(rows.data) + bytes, rows.stride, rows.bf16};
+}
+static RowsOut from_head(const RowsOut& rows, int64_t head, int head_dim) {
+  const int64_t bytes = head * head_dim * (rows.bf16 ? 2 : 4);
+  return {static_cast<char*>(rows.data) + bytes, rows.stride, rows.bf16};
+}
+
+static void clear(float* to, int64_t floats) {
+  for (int64_t i = 0; i < floats; i += 16) store(to + i, zero());
+}
+
 // ---------------------------------------------------------------------------------------------------------- forward
 
 struct ForwardState {
-  alignas(64) float lanes[kMaxHeadDim * kLanes];       // scale * log2(e) * q, transposed
-  alignas(64) float tile[kTileKeys * kLanes];          // scores, then weights
-  alignas(64) float sums[kTileQueries * kMaxHeadDim];  // of weight * v
-  alignas(64) float maximum[kTileQueries];             // of the scores so far
-  alignas(64) float weight[kTileQueries];              // sum of weights so far
-  alignas(64) float shrink[kTileQueries];              // what the sums so far are multiplied by
+  alignas(64) float lanes[kMaxHeadDim * kLanes];                   // scale * log2(e) * q, transposed
+  alignas(64) float tile[kTileKeys * kLanes];                      // scores, then weights
+  alignas(64) float sums[kTileQueries * kMaxHeadDim];              // of weight * v
+  alignas(64) float maximum[kTileQueries];                         // of the scores so far
+  alignas(64) float weight[kTileQueries];                          // sum of weights so far
+  alignas(64) float shrink[kTileQueries];                          // what the sums so far are multiplied by
+  alignas(64) float keys[(kTileKeys + kSpareRows) * kMaxHeadDim];  // of one tile, where they are not packed beforehand
+  alignas(64) float values[kTileKeys * kMaxHeadDim];
 };
 
 /// Scores to weights for one stripe; returns whether a maximum grew.
@@ -137,7 +214,20 @@ static void forward_tile(ForwardState& st, const ForwardWork& w, int queries, in
     cover_partial(bits, keys, c);
   else
     cover_full(queries, keys, c);
-  scores(c, keys, w.head_dim, w.k + key0 * dp, dp, st.lanes, st.tile);
+  const float* v = w.v + key0 * dp;
+  if (w.k) {
+    scores(c, keys, w.head_dim, w.k + key0 * dp, dp, true, st.lanes, st.tile);
+  } else {
+    if (w.k_rows.bf16) {
+      pack(from_row(w.k_rows, key0), keys, w.head_dim, st.keys);
+      scores(c, keys, w.head_dim, st.keys, dp, true, st.lanes, st.tile);
+    } else {  // each key is read once: where it lies
+      const RowsIn k = from_row(w.k_rows, key0);
+      scores(c, keys, w.head_dim, static_cast<const float*>(k.data), k.stride, false, st.lanes, st.tile);
+    }
+    pack(from_row(w.v_rows, key0), keys, w.head_dim, st.values);
+    v = st.values;
+  }
   const int stripes = (queries + 15) / 16;
   for (int s = 0; s < stripes; ++s) {
     if (c.keys[s].first == c.keys[s].last) continue;
@@ -153,7 +243,7 @@ static void forward_tile(ForwardState& st, const ForwardWork& w, int queries, in
     if (k.first == k.last) continue;
     const int rows = queries - g * kGroup < kGroup ? queries - g * kGroup : kGroup;
     product<true>(rows, static_cast<int>(dp / 16), k.last - k.first, st.tile + k.first * kLanes + g * kGroup, kLanes, 1,
-                  w.v + (key0 + k.first) * dp, dp, st.sums + g * kGroup * dp, dp);
+                  v + k.first * dp, dp, st.sums + g * kGroup * dp, dp);
   }
 }
 
@@ -253,31 +343,32 @@ static void backward_tile(BackwardState& st, const BackwardWork& w, int head, in
   const int stripes = static_cast<int>(dp / 16);
   const int key0 = w.lists.key_start[key_block], keys = w.lists.key_start[key_block + 1] - key0;
   const int query0 = w.lists.query_start[query_block], queries = w.lists.query_start[query_block + 1] - query0;
-  const float* k = w.k + key0 * dp;
-  const float* v = w.v + key0 * dp;
+  const float* k = w.k + (key0 - w.key_base) * dp;
+  const float* v = w.v + (key0 - w.key_base) * dp;
   Cover c;
   if (bits)
     cover_partial(bits, keys, c);
   else
     cover_full(queries, keys, c);
-  scores(c, keys, w.head_dim, k, dp, q_lanes, st.weights);
-  scores(c, keys, w.head_dim, v, dp, d_out_lanes, st.gradients);
+  scores(c, keys, w.head_dim, k, dp, true, q_lanes, st.weights);
+  scores(c, keys, w.head_dim, v, dp, true, d_out_lanes, st.gradients);
   const F16 scale = set1(w.scale);
   for (int s = 0; s < (queries + 15) / 16; ++s) {
-    const int64_t at = head * w.row_stride + query0 + 16 * s;
+    const int64_t at = head * w.row_stride + query0 - w.query_base + 16 * s;
     const F16 lse = load_part(w.lse + at, queries - 16 * s), delta = load_part(w.delta + at, queries - 16 * s);
     if (bits)
       soften_backward<true>(st, s, c.keys[s], bits, lse, delta, scale);
     else
       soften_backward<false>(st, s, c.keys[s], bits, lse, delta, scale);
   }
-  const float* q = w.q + head * w.head_stride + query0 * dp;
-  const float* d_out = w.d_out + head * w.head_stride + query0 * dp;
+  const int64_t first_row = head * w.head_stride + (query0 - w.query_base) * dp;
+  const float* q = w.q + first_row;
+  const float* d_out = w.d_out + first_row;
   for (int g = 0; g * kGroup < keys; ++g) {
     const Span rows = rows_of_group(c, g, queries);
     if (rows.first >= rows.last) continue;
     const int count = keys - g * kGroup < kGroup ? keys - g * kGroup : kGroup;
-    const int64_t from = g * kGroup * kLanes + rows.first, to = (key0 + g * kGroup) * dp;
+    const int64_t from = g * kGroup * kLanes + rows.first, to = (key0 - w.key_base + g * kGroup) * dp;
     if (w.dv)
       product<true>(count, stripes, rows.last - rows.first, st.weights + from, 1, kLanes, d_out + rows.first * dp, dp,
                     w.dv + to, dp);
@@ -286,7 +377,7 @@ static void backward_tile(BackwardState& st, const BackwardWork& w, int head, in
                     w.dk + to, dp);
   }
   if (!w.dq) return;
-  float* dq = w.dq + head * w.head_stride + query0 * dp;
+  float* dq = w.dq + first_row;
   for (int g = 0; g * kGroup < queries; ++g) {
     const Span span = c.group_keys[g];
     if (span.first == span.last) continue;
@@ -303,11 +394,6 @@ static void backward_item(const BackwardWork& w) {
   int first_block = 0x7fffffff, last_block = 0;
   for (int i = 0; i < w.num_keys; ++i) {
     const int key = w.keys[i];
-    const int64_t from = l.key_start[key] * dp, to = l.key_start[key + 1] * dp;
-    for (int64_t x = from; x < to; x += 16) {
-      if (w.dk) store(w.dk + x, zero());
-      if (w.dv) store(w.dv + x, zero());
-    }
     if (l.first_run[key] == l.first_run[key + 1]) continue;
     const int first = l.runs[l.first_run[key]].first, last = l.runs[l.first_run[key + 1] - 1].last;
     if (first < first_block) first_block = first;
@@ -328,7 +414,7 @@ static void backward_item(const BackwardWork& w) {
             float* d_out_lanes = q_lanes + lane_floats;
             if (!packed[b - base]) {
               const int query0 = l.query_start[b], queries = l.query_start[b + 1] - query0;
-              const int64_t at = head * w.head_stride + query0 * dp;
+              const int64_t at = head * w.head_stride + (query0 - w.query_base) * dp;
               transpose_rows(w.q + at, dp, queries, w.head_dim, w.scale * kLog2E, q_lanes);
               transpose_rows(w.d_out + at, dp, queries, w.head_dim, 1.0f, d_out_lanes);
               packed[b - base] = true;
@@ -342,54 +428,60 @@ static void backward_item(const BackwardWork& w) {
     }
 }
 
-// ---------------------------------------------------------------------------------------------------------- packing
-
-template <class T> static void pack_rows(const T* from, int64_t stride, int64_t rows, int head_dim, float* to) {
-  const int64_t dp = padded(head_dim);
-  for (int64_t i = 0; i < rows; ++i)
-    for (int d = 0; d < head_dim; d += 16) store(to + i * dp + d, load_part(from + i * stride + d, head_dim - d));
-}
-static void pack(const RowsIn& from, int64_t rows, int head_dim, float* to) {
-  if (from.bf16)
-    pack_rows(static_cast<const std::uint16_t*>(from.data), from.stride, rows, head_dim, to);
-  else
-    pack_rows(static_cast<const float*>(from.data), from.stride, rows, head_dim, to);
-}
-
-template <class T>
-static void unpack_rows(const float* from, int count, int64_t step, int64_t rows, int head_dim, T* to, int64_t stride) {
-  const int64_t dp = padded(head_dim);
-  for (int64_t i = 0; i < rows; ++i)
-    for (int d = 0; d < head_dim; d += 16) {
-      F16 x = count > 0 ? load(from + i * dp + d) : zero();
-      for (int s = 1; s < count; ++s) x = add(x, load(from + s * step + i * dp + d));
-      store_part(to + i * stride + d, x, head_dim - d);
-    }
-}
-static void unpack(const float* from, int count, int64_t step, int64_t rows, int head_dim, const RowsOut& to) {
-  if (to.bf16)
-    unpack_rows(from, count, step, rows, head_dim, static_cast<std::uint16_t*>(to.data), to.stride);
-  else
-    unpack_rows(from, count, step, rows, head_dim, static_cast<float*>(to.data), to.stride);
-}
-
-template <class T> static void dots(const RowsIn& a, const RowsIn& b, int64_t rows, int head_dim, float* delta) {
-  const T* x = static_cast<const T*>(a.data);
-  const T* y = static_cast<const T*>(b.data);
-  for (int64_t i = 0; i < rows; ++i) {
-    F16 total = zero();
-    for (int d = 0; d < head_dim; d += 16)
-      total = fma(load_part(x + i * a.stride + d, head_dim - d), load_part(y + i * b.stride + d, head_dim - d), total);
-    delta[i] = sum(total);
+static void backward_own(const OwnWork& w) {
+  const TileLists& l = w.lists;
+  const int64_t dp = padded(w.head_dim), matrix = (kOwnRows + kSpareRows) * dp;
+  const int num_keys = w.item.last - w.item.first;
+  const int query0 = l.query_start[w.item.first_query], queries = l.query_start[w.item.last_query] - query0;
+  const int key0 = l.key_start[w.keys[0]], keys = l.key_start[w.keys[num_keys - 1] + 1] - key0;
+  float* const k = w.scratch;
+  float* const v = k + matrix;
+  float* const q = v + matrix;
+  float* const d_out = q + matrix;
+  float* const dq = w.dq.data ? d_out + matrix : nullptr;
+  float* const dk = w.dk.data ? d_out + 2 * matrix : nullptr;
+  float* const dv = w.dv.data ? d_out + 3 * matrix : nullptr;
+  float* const lse = d_out + 4 * matrix;
+  float* const delta = lse + kOwnRows;
+  if (dk) clear(dk, keys * dp);
+  if (dv) clear(dv, keys * dp);
+  if (queries > 0) {
+    pack(from_row(w.k, key0), keys, w.head_dim, k);
+    pack(from_row(w.v, key0), keys, w.head_dim, v);
   }
-}
-static void row_dots(const RowsIn& a, const RowsIn& b, int64_t rows, int head_dim, float* delta) {
-  if (a.bf16)
-    dots<std::uint16_t>(a, b, rows, head_dim, delta);
-  else
-    dots<float>(a, b, rows, head_dim, delta);
+  for (int head = 0; head < w.heads && queries > 0; ++head) {
+    const auto rows = [&](const RowsIn& all) { return from_row(from_head(all, head, w.head_dim), query0); };
+    pack(rows(w.q), queries, w.head_dim, q);
+    pack(rows(w.d_out), queries, w.head_dim, d_out);
+    row_dots(rows(w.d_out), rows(w.out), queries, w.head_dim, delta);
+    convert_lse(w.lse + head * w.lse_stride + query0, queries, lse);
+    if (dq) clear(dq, queries * dp);
+    BackwardWork one;
+    one.lists = l;
+    one.query_base = query0;
+    one.key_base = key0;
+    one.keys = w.keys;
+    one.num_keys = num_keys;
+    one.head_dim = w.head_dim;
+    one.heads = 1;
+    one.scale = w.scale;
+    one.q = q;
+    one.d_out = d_out;
+    one.lse = lse;
+    one.delta = delta;
+    one.k = k;
+    one.v = v;
+    one.dq = dq;
+    one.dk = dk;
+    one.dv = dv;
+    one.transposed = delta + kOwnRows;
+    backward_item(one);
+    if (dq) unpack(dq, 1, 0, queries, w.head_dim, from_row(from_head(w.dq, head, w.head_dim), query0));
+  }
+  if (dk) unpack(dk, 1, 0, keys, w.head_dim, from_row(w.dk, key0));
+  if (dv) unpack(dv, 1, 0, keys, w.head_dim, from_row(w.dv, key0));
 }
 
-static const AttentionTiles kTiles = {forward_item, backward_item, pack, unpack, row_dots};
+static const AttentionTiles kTiles = {forward_item, backward_item, backward_own, pack, unpack, row_dots, convert_lse};
 
 }  // namespace mmt::cpu::attention::MMT_SIMD_NAMESPACE

@@ -48,16 +48,21 @@ struct ForwardWork {
   int head_dim = 0;
   float scale = 1;
   RowsIn q;                  ///< this head, all query rows
-  const float* k = nullptr;  ///< packed, this head, all key rows
+  const float* k = nullptr;  ///< packed, this head, all key rows; null: `k_rows` and `v_rows` are read tile by tile
   const float* v = nullptr;
+  RowsIn k_rows;
+  RowsIn v_rows;
   RowsOut out;               ///< this head, all query rows; used when the item is the only one of its block
   float* lse = nullptr;      ///< this head
   float* partial = nullptr;  ///< else: kTileQueries x (padded sums), then maximum (base 2) and weight of each row
 };
 constexpr std::int64_t partial_floats(std::int64_t head_dim) { return kTileQueries * (padded(head_dim) + 2); }
 
+/// The packed matrices begin at query row `query_base` and key row `key_base`.
 struct BackwardWork {
   TileLists lists;  ///< by key
+  std::int64_t query_base = 0;
+  std::int64_t key_base = 0;
   const std::int32_t* keys = nullptr;
   int num_keys = 0;
   int head_dim = 0;
@@ -72,14 +77,37 @@ struct BackwardWork {
   const float* k = nullptr;      ///< packed
   const float* v = nullptr;
   float* dq = nullptr;  ///< packed, added to; or null
-  float* dk = nullptr;  ///< packed; rows of `keys` are written; or null
+  float* dk = nullptr;  ///< packed, added to; or null
   float* dv = nullptr;
-  float* transposed = nullptr;  ///< this thread's: 2 x kPackedBlocks x kTileQueries x head_dim
+  float* transposed = nullptr;  ///< this thread's, transposed_floats
 };
+constexpr std::int64_t transposed_floats(std::int64_t head_dim) {
+  return std::int64_t{2} * kPackedBlocks * kTileQueries * head_dim;
+}
+
+/// An item with rows of its own (BackwardItem::own), from the caller's tensors to the caller's tensors. All rows start
+/// at the first query head, or at the kv head.
+struct OwnWork {
+  TileLists lists;  ///< by key
+  BackwardItem item;
+  const std::int32_t* keys = nullptr;
+  int head_dim = 0;
+  int heads = 0;
+  float scale = 1;
+  RowsIn q, d_out, out, k, v;
+  const float* lse = nullptr;  ///< natural, (heads, rows)
+  std::int64_t lse_stride = 0;
+  RowsOut dq, dk, dv;        ///< without data: not wanted
+  float* scratch = nullptr;  ///< this thread's, own_floats
+};
+constexpr std::int64_t own_floats(std::int64_t head_dim) {
+  return 7 * (kOwnRows + kSpareRows) * padded(head_dim) + 2 * kOwnRows + transposed_floats(head_dim);
+}
 
 struct AttentionTiles {
   void (*forward)(const ForwardWork&) = nullptr;
   void (*backward)(const BackwardWork&) = nullptr;
+  void (*backward_own)(const OwnWork&) = nullptr;
   /// rows x head_dim to rows x padded(head_dim), f32.
   void (*pack)(const RowsIn& from, std::int64_t rows, int head_dim, float* to) = nullptr;
   /// The sum of `count` packed matrices `step` floats apart, in this order, rounded once.
@@ -87,6 +115,8 @@ struct AttentionTiles {
                  const RowsOut& to) = nullptr;
   /// delta[i] = sum over the features of a[i] * b[i].
   void (*row_dots)(const RowsIn& a, const RowsIn& b, std::int64_t rows, int head_dim, float* delta) = nullptr;
+  /// Natural logarithms to base 2; -inf, a row that sees nothing, to 0.
+  void (*convert_lse)(const float* natural, std::int64_t rows, float* to) = nullptr;
 };
 
 const AttentionTiles& attention_tiles_portable();

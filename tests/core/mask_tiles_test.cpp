@@ -143,6 +143,34 @@ void check_work(const TilePlan& plan) {
     }
   }
   REQUIRE(std::all_of(keys.begin(), keys.end(), [](int n) { return n == 1; }));
+  // Own rows are touched by their item alone and the shared lists hold the other blocks.
+  std::vector<int> touched(at(plan.query_blocks()), 0), owned(at(plan.query_blocks()), 0), shared_keys;
+  for (const BackwardItem& item : plan.backward) {
+    std::set<std::int32_t> queries;
+    for (std::int32_t i = item.first; i < item.last; ++i) {
+      const std::int32_t k = plan.backward_keys[at(i)];
+      for (std::int32_t r = plan.key_first_run[at(k)]; r < plan.key_first_run[at(k) + 1]; ++r)
+        for (std::int32_t b = plan.key_runs[at(r)].first; b < plan.key_runs[at(r)].last; ++b) queries.insert(b);
+      if (!item.own) shared_keys.push_back(k);
+      if (item.own) REQUIRE(k == plan.backward_keys[at(item.first)] + i - item.first);
+    }
+    for (const std::int32_t b : queries) {
+      ++touched[at(b)];
+      if (item.own) REQUIRE((b >= item.first_query && b < item.last_query));
+    }
+    if (!item.own) continue;
+    REQUIRE(plan.query_start[at(item.last_query)] - plan.query_start[at(item.first_query)] <= kOwnRows);
+    for (std::int32_t b = item.first_query; b < item.last_query; ++b) ++owned[at(b)];
+  }
+  std::sort(shared_keys.begin(), shared_keys.end());
+  REQUIRE(std::vector<std::int32_t>(shared_keys.begin(), shared_keys.end()) == plan.shared_key_blocks);
+  std::vector<std::int32_t> shared;
+  for (std::int32_t b = 0; b < plan.query_blocks(); ++b) {
+    REQUIRE(owned[at(b)] <= 1);
+    if (owned[at(b)] == 1) REQUIRE(touched[at(b)] <= 1);
+    if (owned[at(b)] == 0) shared.push_back(b);
+  }
+  REQUIRE(shared == plan.shared_query_blocks);
 }
 
 }  // namespace
