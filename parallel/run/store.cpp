@@ -2,6 +2,7 @@
 
 #include "core/philox.h"
 #include "kernels/elementwise.h"
+#include "parallel/run/buckets.h"
 
 #include <algorithm>
 #include <cmath>
@@ -130,7 +131,7 @@ class ReplicatedStore final : public ParameterStore {
       p.master = masters_.take(master_of(p.spec->dtype), {p.owned_count});
       p.compute = p.spec->dtype == p.master.dtype ? p.master : computes_.take(p.spec->dtype, {p.owned_count});
     }
-    make_buckets(options.bucket_bytes);
+    make_buckets(stage.module, options.bucket_bytes);
     for (std::size_t u = 0; u < stage.units.size(); ++u) units_.push_back({*this, u});
   }
 
@@ -145,10 +146,8 @@ class ReplicatedStore final : public ParameterStore {
     }
   }
   std::span<ParamState> params() override { return params_; }
-  int num_buckets() const override { return static_cast<int>(buckets_.size()); }
-  void reduce(int bucket) override {
-    if (data_ != nullptr) data_->all_reduce(buckets_[static_cast<std::size_t>(bucket)], comm::ReduceOp::sum, stream_);
-  }
+  int num_buckets() const override { return buckets_ ? buckets_->num_buckets() : 0; }
+  void reduce(int bucket) override { buckets_->reduce(bucket); }
   void weights_changed() override {}
 
  private:
@@ -174,33 +173,21 @@ class ReplicatedStore final : public ParameterStore {
     return params_[places_[unit][static_cast<std::size_t>(id)]];
   }
 
-  /// Gradients lie in the order in which the backward completes them (last unit first); a bucket is a range of them.
-  void make_buckets(std::int64_t bucket_bytes) {
+  /// In the order in which the backward completes them: last unit first.
+  void make_buckets(const std::string& name, std::int64_t bucket_bytes) {
     std::vector<std::size_t> order;
+    std::vector<BucketItem> items;
     for (std::size_t u = places_.size(); u-- > 0;) {
       for (const std::size_t i : places_[u]) {
-        if (params_[i].spec->trainable) order.push_back(i);
+        if (!params_[i].spec->trainable) continue;
+        order.push_back(i);
+        items.push_back({canonical_name(*params_[i].spec), params_[i].owned_count});
       }
     }
-    std::int64_t elements = 0;
-    DType dtype = DType::f32;
-    std::vector<std::int64_t> starts;
-    for (const std::size_t i : order) {
-      dtype = params_[i].master.dtype;
-      starts.push_back(elements);
-      elements += (params_[i].owned_count + 15) / 16 * 16;
-    }
-    grads_ = OwnedTensor(dtype, {elements});
-    ops::fill(stream_, grads_, 0.0);  // the gaps between parameters are reduced, too
-    std::int64_t bucket = 0;
-    for (std::size_t k = 0; k < order.size(); ++k) {
-      ParamState& p = params_[order[k]];
-      p.grad = grads_.view().row_range(starts[k], p.owned_count);
-      const std::int64_t end = k + 1 < order.size() ? starts[k + 1] : elements;
-      if ((end - bucket) * size_of(dtype) < bucket_bytes && k + 1 < order.size()) continue;
-      buckets_.push_back(grads_.view().row_range(bucket, end - bucket));
-      bucket = end;
-    }
+    if (items.empty()) return;
+    const DType dtype = params_[order.front()].master.dtype;
+    buckets_ = std::make_unique<GradientBuckets>(name, items, dtype, bucket_bytes, data_, stream_);
+    for (std::size_t k = 0; k < order.size(); ++k) params_[order[k]].grad = buckets_->grad(k);
   }
 
   comm::Communicator* data_;
@@ -209,8 +196,7 @@ class ReplicatedStore final : public ParameterStore {
   std::vector<std::vector<std::size_t>> places_;
   std::vector<char> written_;
   Arena masters_, computes_;
-  OwnedTensor grads_;
-  std::vector<Tensor> buckets_;
+  std::unique_ptr<GradientBuckets> buckets_;
   std::vector<Access> units_;
 };
 

@@ -57,7 +57,7 @@ struct StoreOptions {
   std::int64_t bucket_bytes = std::int64_t{32} << 20;
 };
 
-/// Every data lane keeps everything; `data` sums gradients over the lanes (null: one lane).
+/// Collective. Every data lane keeps everything; `data` sums gradients over the lanes (null: one lane).
 std::unique_ptr<ParameterStore> make_replicated_store(const Stage& stage, comm::Communicator* data,
                                                       const Stream& stream, const StoreOptions& options = {});
 /// Each data lane keeps an even share of every parameter: weights are gathered per unit, gradients are reduce-scattered

@@ -1,0 +1,516 @@
+// The executor's insides: blocks in flight and actions here, transfers in executor_transfers.cpp.
+#pragma once
+
+#include "parallel/run/executor.h"
+
+#include "kernels/elementwise.h"
+#include "kernels/gather.h"
+#include "parallel/comm/tracing.h"
+#include "parallel/run/slots.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <map>
+#include <optional>
+
+namespace mmt::run {
+
+using plan::Action;
+using plan::Edge;
+using plan::Kind;
+using plan::Route;
+using plan::RouteSegment;
+using plan::StageGraph;
+
+inline double thread_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+inline std::int64_t message_rows(std::span<const RouteSegment> segments) {
+  std::int64_t rows = 0;
+  for (const RouteSegment& s : segments) rows += s.count;
+  return rows;
+}
+
+/// A stage with its arenas, its blocks in flight and its inner communicators.
+struct Place {
+  Place(const StageSetup& s, const Stream& stream, bool check_events)
+      : setup(s),
+        layout(s),
+        memory(stage_memory(s, stream)),
+        kept(fmt::format("kept of stage {}", s.id), s.live.kept, static_cast<std::size_t>(memory.kept)),
+        held(fmt::format("held of stage {}", s.id), s.live.held, static_cast<std::size_t>(memory.held)),
+        stash(fmt::format("stash of stage {}", s.id), s.live.stash, static_cast<std::size_t>(memory.stash)),
+        ports(fmt::format("ports of stage {}", s.id), s.live.ports, static_cast<std::size_t>(memory.ports)),
+        restored(fmt::format("restored of stage {}", s.id), s.live.restored,
+                 static_cast<std::size_t>(memory.restored)) {
+    comms = s.comms;
+    if (!check_events) return;
+    for (std::size_t axis = 0; axis < comms.size(); ++axis) {
+      if (comms[axis] == nullptr) continue;
+      traced.push_back(comm::make_tracing(*comms[axis], trace));
+      comms[axis] = traced.back().get();
+    }
+  }
+
+  StageSetup setup;
+  StageLayout layout;
+  StageMemory memory;
+  ArenaPool kept, held, stash, ports, restored;
+  std::map<std::pair<std::int64_t, int>, Slot> slots;  ///< by absolute step and block
+  comm::CommTrace trace;
+  std::vector<std::unique_ptr<comm::Communicator>> traced;
+  std::array<comm::Communicator*, plan::kNumAxes> comms{};
+};
+
+class Executor::Impl {
+ public:
+  Impl(comm::Communicator& world, const StageGraph& graph, std::vector<StageSetup> stages, const Stream& stream,
+       const ExecutorOptions& options)
+      : world_(world), stream_(stream), options_(options) {
+    for (const Edge& edge : graph.edges) {
+      channels_.emplace_back();
+      for (int back = 0; back < 2; ++back) {
+        channels_.back()[static_cast<std::size_t>(back)] =
+            world.split(0, world.rank(), fmt::format("edge {}{}", back == 1 ? "-" : "", edge.id));
+      }
+    }
+    std::size_t work = 0;
+    for (const StageSetup& setup : stages) {
+      places_.emplace(setup.id, std::make_unique<Place>(setup, stream, options.check_events));
+      work = std::max(work, static_cast<std::size_t>(places_.at(setup.id)->memory.work));
+    }
+    work_ = Arena("work", work);
+  }
+
+  void run(const plan::Program& program, std::span<StepData> steps, const StepHooks& hooks, Mode mode) {
+    steps_ = steps;
+    mode_ = mode;
+    trace_.clear();
+    trace_.reserve(program.actions.size());
+    const auto start = std::chrono::steady_clock::now();
+    const auto since = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+    for (const Action& action : program.actions) {
+      TraceRow row{action, since(), 0.0, thread_seconds()};
+      execute(action, hooks);
+      world_.poll();
+      row.end = since();
+      row.thread_seconds = thread_seconds() - row.thread_seconds;
+      trace_.push_back(row);
+    }
+    ++step_;
+    for (const auto& [id, place] : places_) {
+      for (const auto& [key, slot] : place->slots) {
+        MMT_CHECK(key.first >= step_, "stage {} still holds block {} after the step", id, key.second);
+      }
+    }
+  }
+
+  std::span<const TraceRow> trace() const { return trace_; }
+
+  std::int64_t capacity_bytes() const {
+    std::size_t bytes = work_.capacity();
+    for (const auto& [id, p] : places_)
+      bytes +=
+          p->kept.capacity() + p->held.capacity() + p->stash.capacity() + p->ports.capacity() + p->restored.capacity();
+    return static_cast<std::int64_t>(bytes);
+  }
+  std::int64_t peak_bytes() const {
+    std::size_t bytes = work_.peak();
+    for (const auto& [id, p] : places_)
+      bytes += p->kept.peak() + p->held.peak() + p->stash.peak() + p->ports.peak() + p->restored.peak();
+    return static_cast<std::int64_t>(bytes);
+  }
+  void set_logits_sink(std::function<void(int, std::int64_t, const Tensor&)> sink) { logits_sink_ = std::move(sink); }
+
+ private:
+  // ---- slots
+
+  Place& place(int stage) { return *places_.at(stage); }
+  StepData& step_of(const Action& a) { return steps_[static_cast<std::size_t>(a.step_ahead)]; }
+  const StageGraph& graph_of(const Action& a) { return *step_of(a).graph; }
+  Rows& rows_of_block(const Action& a, int stage, int block) {
+    return step_of(a).rows[static_cast<std::size_t>(stage)][static_cast<std::size_t>(block)];
+  }
+  /// Whether gradients of this stage's blocks are computed in this run.
+  bool backward_of(const Action& a, int stage) {
+    return mode_ == Mode::train && graph_of(a).stages[static_cast<std::size_t>(stage)].needs_backward;
+  }
+
+  Slot& slot(const Action& a, int stage, int block) {
+    Place& p = place(stage);
+    const auto [at, fresh] = p.slots.try_emplace({step_ + a.step_ahead, block});
+    Slot& s = at->second;
+    if (!fresh) return s;
+    s.ports = p.ports.take();
+    s.in.resize(p.layout.ports.size());
+    s.d_in.resize(p.layout.ports.size());
+    s.saved.resize(p.layout.num_units());
+    const plan::BlockReaders readers = plan::readers_of(graph_of(a), stage, block, world_.rank());
+    s.out_readers = readers.out;
+    s.returns = readers.returns;
+    s.grad_readers = readers.grads;
+    return s;
+  }
+
+  void release_if_done(const Action& a, int stage, int block) {
+    Place& p = place(stage);
+    const auto at = p.slots.find({step_ + a.step_ahead, block});
+    Slot& s = at->second;
+    if (!s.computed || s.out_readers > 0 || s.grad_readers > 0) return;
+    p.ports.give_back(s.ports);
+    p.slots.erase(at);
+  }
+
+  const Route& route(const Action& a, int edge, int block) {
+    return graph_of(a).routes[static_cast<std::size_t>(edge)][static_cast<std::size_t>(block)];
+  }
+  int port_of(int stage, const std::string& name) {
+    const auto& ports = place(stage).layout.ports;
+    const auto found = std::ranges::find(ports, name, &Stage::Port::name);
+    MMT_CHECK(found != ports.end(), "stage {} has no port {}", stage, name);
+    return static_cast<int>(found - ports.begin());
+  }
+  const PortPlan& port_plan(int stage, int port) {
+    const StageLayout& layout = place(stage).layout;
+    const Stage::Port& at = layout.ports[static_cast<std::size_t>(port)];
+    return layout.plan(static_cast<std::size_t>(at.unit)).inputs[static_cast<std::size_t>(at.port)];
+  }
+  std::int64_t port_rows(const Action& a, int stage, int port, int block) {
+    const Rows& rows = rows_of_block(a, stage, block);
+    const PortPlan& plan = port_plan(stage, port);
+    if (plan.count != RowCount::port) return rows_of(plan.count, rows.size, 0);
+    return rows.port_dst[static_cast<std::size_t>(port)].rows();
+  }
+
+  // ---- actions
+
+  void execute(const Action& a, const StepHooks& hooks) {
+    switch (a.kind) {
+      case Kind::load:
+        if (hooks.load) hooks.load(a.stage, a.block);
+        return;
+      case Kind::forward: return forward(a);
+      case Kind::recompute: return recompute(a);
+      case Kind::backward_input: return backward(a, false);
+      case Kind::backward: return backward(a, true);
+      case Kind::backward_weight: return backward_weight(a);
+      case Kind::send: return a.transposed ? send_grads(a) : send_rows(a);
+      case Kind::recv: return a.transposed ? recv_grads(a) : recv_rows(a);
+      case Kind::tie: return hooks.tie(a.block);
+      case Kind::reduce: return hooks.reduce(a.stage, a.block);
+      case Kind::optimize: return hooks.optimize(a.stage);
+    }
+  }
+
+  Ctx context(const Action& a, Place& p, std::size_t unit) {
+    Ctx ctx;
+    ctx.stream = stream_;
+    ctx.rows = &rows_of_block(a, a.stage, a.block);
+    ctx.params = &p.setup.store->unit(static_cast<int>(unit));
+    ctx.scratch = &work_;
+    ctx.comms = p.comms;
+    ctx.mode = mode_;
+    ctx.loss_scale = step_of(a).loss_scale;
+    if (logits_sink_) {
+      logits_chunk_ = [this, block = a.block](std::int64_t first, const Tensor& logits) {
+        logits_sink_(block, first, logits);
+      };
+      ctx.logits = &logits_chunk_;
+    }
+    return ctx;
+  }
+
+  Tensor take(Arena& arena, const PortPlan& port, const Rows& rows, std::int64_t count) {
+    return arena.take(port.dtype, {rows_of(port.count, rows.size, count), port.cols});
+  }
+  Tensor take(Arena& arena, const TensorSpec& spec, const Rows& rows) {
+    return arena.take(spec.dtype, {rows_of(spec.count, rows.size, 0), spec.cols});
+  }
+
+  /// Gives a unit's declared tensors of one life memory from `arena`.
+  void take_tensors(const UnitPlan& unit, Life life, Arena& arena, const Rows& rows, Saved& saved) {
+    saved.tensors.resize(unit.tensors.size());
+    for (std::size_t t = 0; t < unit.tensors.size(); ++t) {
+      if (unit.tensors[t].life == life) saved.tensors[t] = take(arena, unit.tensors[t], rows);
+    }
+  }
+  static void drop_tensors(const UnitPlan& unit, Life life, Saved& saved) {
+    for (std::size_t t = 0; t < saved.tensors.size(); ++t) {
+      if (unit.tensors[t].life == life) saved.tensors[t] = Tensor();
+    }
+  }
+
+  void forward(const Action& a) {
+    Place& p = place(a.stage);
+    Slot& s = slot(a, a.stage, a.block);
+    MMT_CHECK(!s.forwarded, "{} runs twice", to_string(a));
+    s.forwarded = true;
+    const Rows& rows = rows_of_block(a, a.stage, a.block);
+    const bool saves = backward_of(a, a.stage);
+    if (saves) {
+      s.kept = p.kept.take();
+      s.held = p.held.take();
+    }
+    const ArenaScope scope(work_);
+    std::array<Tensor, 2> turn = chain_buffers(p, rows);
+    const std::size_t n = p.layout.num_units();
+    Tensor x;
+    for (std::size_t u = 0; u < n; ++u) {
+      const UnitPlan& unit = p.layout.plan(u);
+      Saved& saved = s.saved[u];
+      std::vector<Tensor>& in = saved.in;
+      in.assign(unit.inputs.size(), Tensor());
+      for (std::size_t i = 0; i < in.size(); ++i) {
+        const int port = p.layout.stage_port[u][i];
+        in[i] = port < 0 ? x : s.in[static_cast<std::size_t>(port)];
+      }
+      Tensor out;
+      if (unit.has_output()) out = forward_output(p, s, rows, turn, u, saves);
+      const ArenaScope unit_scope(work_);
+      const bool keep = saves && unit.needs_backward() && !p.layout.restarts[u];
+      take_tensors(unit, Life::kept, keep ? *s.kept : work_, rows, saved);
+      take_tensors(unit, Life::held, keep ? *s.held : work_, rows, saved);
+      take_tensors(unit, Life::scratch, work_, rows, saved);
+      call(a, p, u, Phase::forward, [&](Ctx& ctx) { p.layout.stage->units[u]->forward(ctx, in, out, saved); });
+      drop_tensors(unit, Life::scratch, saved);
+      if (!keep) saved.tensors.clear();
+      for (std::size_t i = 0; i < in.size(); ++i) {
+        if (!saves || (unit.inputs[i].keep == Life::scratch && !p.layout.restarts[u])) in[i] = Tensor();
+      }
+      if (!unit.has_output() && mode_ == Mode::train && unit.trains()) p.setup.store->block_done(static_cast<int>(u));
+      x = out;
+    }
+    if (!saves) finish(a, s);
+  }
+
+  std::array<Tensor, 2> chain_buffers(const Place& p, const Rows& rows) {
+    std::int64_t bytes = 0;
+    for (std::size_t u = 0; u + 1 < p.layout.num_units(); ++u) {
+      const PortPlan& out = p.layout.plan(u).output;
+      bytes = std::max(bytes, rows_of(out.count, rows.size, 0) * out.cols * size_of(out.dtype));
+    }
+    return {work_.take(DType::u8, {bytes}), work_.take(DType::u8, {bytes})};
+  }
+  static Tensor in_buffer(const Tensor& buffer, const PortPlan& port, const Rows& rows) {
+    return Tensor(buffer.data, port.dtype, {rows_of(port.count, rows.size, 0), port.cols}, buffer.device);
+  }
+
+  Tensor forward_output(Place& p, Slot& s, const Rows& rows, const std::array<Tensor, 2>& turn, std::size_t u,
+                        bool saves) {
+    const PortPlan& port = p.layout.plan(u).output;
+    if (u + 1 == p.layout.num_units()) return s.out = take(*s.ports, port, rows, 0);
+    const Life life = saves ? p.layout.chain_life[u] : Life::scratch;
+    if (life == Life::kept) return take(*s.kept, port, rows, 0);
+    if (life == Life::held) return take(*s.held, port, rows, 0);
+    return in_buffer(turn[u % 2], port, rows);
+  }
+
+  void restore(const Action& a, Place& p, Slot& s, std::size_t u, Arena& kept, Arena& held) {
+    const UnitPlan& unit = p.layout.plan(u);
+    const Rows& rows = rows_of_block(a, a.stage, a.block);
+    take_tensors(unit, Life::kept, kept, rows, s.saved[u]);
+    take_tensors(unit, Life::held, held, rows, s.saved[u]);
+    const ArenaScope scope(work_);
+    take_tensors(unit, Life::scratch, work_, rows, s.saved[u]);
+    call(a, p, u, Phase::recompute, [&](Ctx& ctx) { p.layout.stage->units[u]->recompute(ctx, s.saved[u]); });
+    drop_tensors(unit, Life::scratch, s.saved[u]);
+  }
+
+  void recompute(const Action& a) {
+    Place& p = place(a.stage);
+    Slot& s = slot(a, a.stage, a.block);
+    if (!p.setup.recompute || s.restored != nullptr) return;
+    s.restored = p.restored.take();
+    for (std::size_t u = 0; u < p.layout.num_units(); ++u) {
+      if (p.layout.restarts[u]) restore(a, p, s, u, *s.restored, *s.held);
+    }
+  }
+
+  void backward(const Action& a, bool with_weights) {
+    Place& p = place(a.stage);
+    Slot& s = slot(a, a.stage, a.block);
+    MMT_CHECK(s.forwarded && s.returns == 0, "{}: {} gradients of its output have not come back", to_string(a),
+              s.returns);
+    const Rows& rows = rows_of_block(a, a.stage, a.block);
+    const bool weights_later = !with_weights && graph_of(a).stages[static_cast<std::size_t>(a.stage)].has_weight_grads;
+    if (weights_later) s.stash = p.stash.take();
+    const ArenaScope scope(work_);
+    const std::array<Tensor, 2> turn = chain_buffers(p, rows);
+    const std::size_t n = p.layout.num_units();
+    Tensor d_out = output_gradient(p, s, rows);
+    for (std::size_t u = n; u-- > 0;) {
+      const UnitPlan& unit = p.layout.plan(u);
+      if (!unit.needs_backward()) break;  // nothing below it needs one either
+      Saved& saved = s.saved[u];
+      const ArenaScope unit_scope(work_);
+      Arena& stash = weights_later ? *s.stash : work_;
+      if (p.layout.restarts[u] && s.restored == nullptr) restore(a, p, s, u, work_, weights_later ? *s.held : work_);
+      take_tensors(unit, Life::stash, stash, rows, saved);
+      take_tensors(unit, Life::scratch, work_, rows, saved);
+      saved.d_out = d_out;
+      std::vector<Tensor> d_in(unit.inputs.size());
+      Tensor d_x;
+      for (std::size_t i = 0; i < d_in.size(); ++i) {
+        const PortPlan& port = unit.inputs[i];
+        if (!port.needs_grad) continue;
+        const int stage_port = p.layout.stage_port[u][i];
+        if (stage_port >= 0) {
+          d_in[i] = s.d_in[static_cast<std::size_t>(stage_port)] =
+              s.ports->take(port.dtype, {s.in[static_cast<std::size_t>(stage_port)].rows(), port.cols});
+        } else {
+          const bool stays = weights_later && p.layout.plan(u - 1).output.keep_grad == Life::stash;
+          d_x = d_in[i] = stays ? take(*s.stash, port, rows, 0) : in_buffer(turn[u % 2], port, rows);
+        }
+        if (port.add_grad) ops::fill(stream_, d_in[i], 0.0);
+      }
+      call(a, p, u, Phase::backward_input,
+           [&](Ctx& ctx) { p.layout.stage->units[u]->backward_input(ctx, d_out, d_in, saved); });
+      drop_tensors(unit, Life::scratch, saved);
+      drop_tensors(unit, Life::kept, saved);
+      if (!weights_later) weights(a, p, s, u);
+      d_out = d_x;
+    }
+    p.kept.give_back(s.kept);
+    p.restored.give_back(s.restored);
+    if (weights_later) {
+      for (std::size_t u = 0; u < n; ++u) {
+        for (std::size_t i = 0; i < s.saved[u].in.size(); ++i) {
+          if (p.layout.plan(u).inputs[i].keep != Life::held) s.saved[u].in[i] = Tensor();
+        }
+        if (p.layout.plan(u).has_output() && p.layout.plan(u).output.keep_grad != Life::stash)
+          s.saved[u].d_out = Tensor();
+      }
+      return;
+    }
+    p.held.give_back(s.held);
+    finish(a, s);
+  }
+
+  Tensor output_gradient(Place& p, Slot& s, const Rows& rows) {
+    const UnitPlan& last = p.layout.plan(p.layout.num_units() - 1);
+    if (!last.has_output() || s.d_out.defined()) return s.d_out;
+    s.d_out = take(*s.ports, last.output, rows, 0);  // nobody read the block
+    ops::fill(stream_, s.d_out, 0.0);
+    return s.d_out;
+  }
+
+  /// backward_weight of one unit. A sink's parameter gradients were written by its forward.
+  void weights(const Action& a, Place& p, Slot& s, std::size_t u) {
+    const UnitPlan& unit = p.layout.plan(u);
+    if (!unit.trains() || !unit.has_output()) return;
+    const ArenaScope scope(work_);
+    take_tensors(unit, Life::scratch, work_, rows_of_block(a, a.stage, a.block), s.saved[u]);
+    call(a, p, u, Phase::backward_weight,
+         [&](Ctx& ctx) { p.layout.stage->units[u]->backward_weight(ctx, s.saved[u]); });
+    drop_tensors(unit, Life::scratch, s.saved[u]);
+    p.setup.store->block_done(static_cast<int>(u));
+  }
+
+  void backward_weight(const Action& a) {
+    Place& p = place(a.stage);
+    Slot& s = slot(a, a.stage, a.block);
+    for (std::size_t u = p.layout.num_units(); u-- > 0;) {
+      if (p.layout.plan(u).needs_backward()) weights(a, p, s, u);
+    }
+    p.held.give_back(s.held);
+    p.stash.give_back(s.stash);
+    finish(a, s);
+  }
+
+  void finish(const Action& a, Slot& s) {
+    s.computed = true;
+    s.saved.clear();
+    release_if_done(a, a.stage, a.block);
+  }
+
+  template <class F> void call(const Action& a, Place& p, std::size_t u, Phase phase, F&& f) {
+    Ctx ctx = context(a, p, u);
+    const bool weights = phase != Phase::backward_weight;
+    if (weights) p.setup.store->gather(static_cast<int>(u));
+    const std::size_t before = p.trace.events.size();
+    f(ctx);
+    if (options_.check_events) check_events(a, p, u, phase, before);
+    if (weights) p.setup.store->release(static_cast<int>(u));
+  }
+
+  void check_events(const Action& a, Place& p, std::size_t u, Phase phase, std::size_t before) {
+    constexpr const char* kOps[] = {"all_reduce", "reduce_scatter", "all_gather"};
+    const auto& planned = p.layout.plan(u).events[static_cast<std::size_t>(phase)];
+    const std::span<const comm::CommEvent> done = std::span(p.trace.events).subspan(before);
+    const plan::BlockSize& size = rows_of_block(a, a.stage, a.block).size;
+    const auto expected_on = [&](const InnerEvent& e) {
+      return place(a.stage).setup.comms[static_cast<std::size_t>(e.axis)] != nullptr;
+    };
+    std::size_t at = 0;
+    for (const InnerEvent& e : planned) {
+      if (!expected_on(e)) continue;
+      MMT_CHECK(at < done.size(), "{} {}: planned {} was not executed", to_string(a), p.layout.plan(u).name,
+                kOps[static_cast<int>(e.op)]);
+      MMT_CHECK(done[at].op == kOps[static_cast<int>(e.op)] && done[at].bytes == e.bytes(size),
+                "{} {}: planned {} of {} bytes, executed {} of {}", to_string(a), p.layout.plan(u).name,
+                kOps[static_cast<int>(e.op)], e.bytes(size), done[at].op, done[at].bytes);
+      ++at;
+    }
+    MMT_CHECK(at == done.size(), "{} {}: executed {} without a plan", to_string(a), p.layout.plan(u).name, done[at].op);
+  }
+
+  // ---- transfers (executor_transfers.cpp)
+
+  comm::Communicator& channel(const Action& a);
+  const Edge& edge_of(const Action& a);
+  /// Sends the rows that `place_of` finds for each segment, as one packed message.
+  template <class F> void send_message(const Action& a, int to, std::span<const RouteSegment> segments, DType dtype,
+                                       std::int64_t cols, F&& place_of) {
+    const ArenaScope scope(work_);
+    const Tensor packed = work_.take(dtype, {message_rows(segments), cols});
+    std::int64_t at = 0;
+    for (const RouteSegment& s : segments) {
+      ops::copy(stream_, packed.row_range(at, s.count), place_of(s));
+      at += s.count;
+    }
+    channel(a).send(packed, to, stream_);
+  }
+  template <class F> void recv_message(const Action& a, int from, std::span<const RouteSegment> segments, DType dtype,
+                                       std::int64_t cols, F&& place_of) {
+    const ArenaScope scope(work_);
+    const Tensor packed = work_.take(dtype, {message_rows(segments), cols});
+    channel(a).recv(packed, from, stream_);
+    std::int64_t at = 0;
+    for (const RouteSegment& s : segments) {
+      ops::copy(stream_, place_of(s), packed.row_range(at, s.count));
+      at += s.count;
+    }
+  }
+  /// Completes a buffer of which each tp rank holds an even share of the rows.
+  void gather_shares(Place& p, const Tensor& buffer);
+  void send_rows(const Action& a);
+  void recv_rows(const Action& a);
+  const PortPlan& output_plan(int stage);
+  Tensor out_rows(const Action& a, int producer, const RouteSegment& seg);
+  /// One transfer of consumer block a.block has read the producer's blocks.
+  void read_out(const Action& a, int producer);
+  void send_grads(const Action& a);
+  void recv_grads(const Action& a);
+  /// Adds what came back to d_out of the blocks that the route read, in the order of the route.
+  void add_returned(const Action& a, const Route& r, const std::vector<int>& lane, const Tensor& returned);
+
+  comm::Communicator& world_;
+  Stream stream_;
+  ExecutorOptions options_;
+  std::vector<std::array<std::unique_ptr<comm::Communicator>, 2>> channels_;  ///< by edge: forward, transposed
+  std::map<int, std::unique_ptr<Place>> places_;
+  Arena work_;
+  std::span<StepData> steps_;
+  Mode mode_ = Mode::train;
+  std::int64_t step_ = 0;
+  std::vector<TraceRow> trace_;
+  std::function<void(int, std::int64_t, const Tensor&)> logits_sink_;
+  std::function<void(std::int64_t, const Tensor&)> logits_chunk_;
+};
+
+}  // namespace mmt::run

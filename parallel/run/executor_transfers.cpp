@@ -1,0 +1,136 @@
+#include "parallel/run/executor_impl.h"
+
+namespace mmt::run {
+
+comm::Communicator& Executor::Impl::channel(const Action& a) {
+  return *channels_[static_cast<std::size_t>(a.edge)][a.transposed ? 1 : 0];
+}
+
+const Edge& Executor::Impl::edge_of(const Action& a) { return graph_of(a).edges[static_cast<std::size_t>(a.edge)]; }
+
+void Executor::Impl::gather_shares(Place& p, const Tensor& buffer) {
+  comm::Communicator* tp = p.setup.comms[static_cast<std::size_t>(Axis::tp)];
+  if (tp == nullptr) return;
+  std::vector<Tensor> shares;
+  for (int i = 0; i < tp->size(); ++i) {
+    const plan::Share share = plan::share_of(buffer.rows(), i, tp->size());
+    shares.push_back(buffer.row_range(share.first, share.count));
+  }
+  tp->all_gather_v(shares[static_cast<std::size_t>(tp->rank())], shares, stream_);
+}
+
+void Executor::Impl::send_rows(const Action& a) {
+  const Route& r = route(a, a.edge, a.block);
+  const PortPlan& port = output_plan(a.stage);
+  for (const int to : destinations_of(r, world_.rank())) {
+    if (to == world_.rank()) continue;
+    send_message(a, to, message(r, world_.rank(), to), port.dtype, port.cols,
+                 [&](const RouteSegment& s) { return out_rows(a, a.stage, s); });
+  }
+  read_out(a, a.stage);
+}
+
+void Executor::Impl::recv_rows(const Action& a) {
+  const Edge& edge = edge_of(a);
+  const int port = port_of(a.stage, edge.port);
+  const PortPlan& plan = port_plan(a.stage, port);
+  Slot& s = slot(a, a.stage, a.block);
+  const Tensor buffer = s.ports->take(plan.dtype, {port_rows(a, a.stage, port, a.block), plan.cols});
+  s.in[static_cast<std::size_t>(port)] = buffer;
+  const Route& r = route(a, a.edge, a.block);
+  for (const int from : sources_of(r, world_.rank())) {
+    const std::vector<RouteSegment> segments = message(r, from, world_.rank());
+    const auto target = [&](const RouteSegment& seg) { return buffer.row_range(seg.dst_row, seg.count); };
+    if (from != world_.rank()) {
+      recv_message(a, from, segments, plan.dtype, plan.cols, target);
+      continue;
+    }
+    for (const RouteSegment& seg : segments) ops::copy(stream_, target(seg), out_rows(a, edge.producer, seg));
+    read_out(a, edge.producer);
+  }
+  gather_shares(place(a.stage), buffer);
+}
+
+const PortPlan& Executor::Impl::output_plan(int stage) {
+  const StageLayout& layout = place(stage).layout;
+  return layout.plan(layout.num_units() - 1).output;
+}
+
+Tensor Executor::Impl::out_rows(const Action& a, int producer, const RouteSegment& seg) {
+  return slot(a, producer, seg.src_block).out.row_range(seg.src_row, seg.count);
+}
+
+void Executor::Impl::read_out(const Action& a, int producer) {
+  for (const int p : graph_of(a).producers_of[static_cast<std::size_t>(a.edge)][static_cast<std::size_t>(a.block)]) {
+    Slot& s = slot(a, producer, p);
+    --s.out_readers;
+    release_if_done(a, producer, p);
+  }
+}
+
+void Executor::Impl::send_grads(const Action& a) {
+  const Route& r = route(a, a.edge, a.block);
+  const int port = port_of(a.stage, edge_of(a).port);
+  Slot& s = slot(a, a.stage, a.block);
+  const Tensor& d_in = s.d_in[static_cast<std::size_t>(port)];
+  for (const int to : sources_of(r, world_.rank())) {
+    if (to == world_.rank()) continue;
+    send_message(a, to, message(r, to, world_.rank()), d_in.dtype, d_in.cols(),
+                 [&](const RouteSegment& seg) { return d_in.row_range(seg.dst_row, seg.count); });
+  }
+  --s.grad_readers;
+  release_if_done(a, a.stage, a.block);
+}
+
+void Executor::Impl::recv_grads(const Action& a) {
+  const Edge& edge = edge_of(a);
+  const Route& r = route(a, a.edge, a.block);
+  Place& p = place(a.stage);
+  const PortPlan& plan = output_plan(a.stage);
+  const std::vector<int>& lane = p.setup.tp_group;
+  std::int64_t rows = 0;
+  for (const int rank : lane) rows += r.rows_out_of(rank);
+  const ArenaScope scope(work_);
+  const Tensor returned = work_.take(plan.dtype, {rows, plan.cols});
+  for (const int from : destinations_of(r, world_.rank())) {
+    const std::vector<RouteSegment> segments = message(r, world_.rank(), from);
+    const auto target = [&](const RouteSegment& seg) { return returned.row_range(seg.src_at, seg.count); };
+    if (from != world_.rank()) {
+      recv_message(a, from, segments, plan.dtype, plan.cols, target);
+      continue;
+    }
+    const int port = port_of(edge.consumer, edge.port);
+    Slot& consumer = slot(a, edge.consumer, a.block);
+    for (const RouteSegment& seg : segments) {
+      ops::copy(stream_, target(seg), consumer.d_in[static_cast<std::size_t>(port)].row_range(seg.dst_row, seg.count));
+    }
+    --consumer.grad_readers;
+    release_if_done(a, edge.consumer, a.block);
+  }
+  gather_shares(p, returned);
+  add_returned(a, r, lane, returned);
+}
+
+void Executor::Impl::add_returned(const Action& a, const Route& r, const std::vector<int>& lane,
+                                  const Tensor& returned) {
+  const PortPlan& plan = output_plan(a.stage);
+  for (const int block :
+       graph_of(a).producers_of[static_cast<std::size_t>(a.edge)][static_cast<std::size_t>(a.block)]) {
+    Slot& s = slot(a, a.stage, block);
+    --s.returns;
+    if (s.d_out.defined()) continue;
+    s.d_out = take(*s.ports, plan, rows_of_block(a, a.stage, block), 0);
+    ops::fill(stream_, s.d_out, 0.0);
+  }
+  std::vector<RouteSegment> segments;
+  for (const RouteSegment& seg : r.segments) {
+    if (std::ranges::find(lane, seg.src_rank) != lane.end()) segments.push_back(seg);
+  }
+  std::ranges::sort(segments, {}, &RouteSegment::src_at);
+  for (const RouteSegment& seg : segments) {
+    const Tensor target = slot(a, a.stage, seg.src_block).d_out.row_range(seg.src_row, seg.count);
+    ops::add_in_place(stream_, target, returned.row_range(seg.src_at, seg.count));
+  }
+}
+
+}  // namespace mmt::run
