@@ -179,7 +179,13 @@ void set_sink(std::function<void(Level, int, std::string_view)> sink) { Output::
 void status(std::string_view text) { Output::get().status(text); }
 
 bool on_terminal() {
-  static const bool terminal = ::isatty(STDOUT_FILENO) == 1;
+  // mpirun gives its ranks a pseudo-terminal whatever its own output is; the launcher says what that is.
+  static const bool terminal = [] {
+    const bool behind_mpirun = std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
+    const char* told = std::getenv("MMTRAIN_TERMINAL");
+    if (behind_mpirun && (told == nullptr || std::strcmp(told, "1") != 0)) return false;
+    return ::isatty(STDOUT_FILENO) == 1;
+  }();
   return terminal;
 }
 
