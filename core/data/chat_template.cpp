@@ -129,21 +129,37 @@ ChatTemplate::ChatTemplate(TemplateSpec spec, const Tokenizer& tokenizer)
 }
 
 ChatTemplate::Sections ChatTemplate::resolve(const std::string& text) const {
-  if (text.find("{eos}") != std::string::npos && eos_.empty()) {
-    throw ConfigError(
-        fmt::format("template {}: the tokenizer names no end-of-text token (eos_token in "
-                    "tokenizer_config.json, or one of </s>, <|end_of_text|>, <|endoftext|>, <|im_end|>)",
-                    spec_.name));
-  }
-  Sections sections = tokenizer_->split_special(replaced(replaced(text, "{bos}", bos_), "{eos}", eos_));
-  for (const auto& section : sections) {
-    if (section.special >= 0) continue;
-    const std::string unknown = unknown_special(section.text);
-    if (unknown.empty()) continue;
-    throw ConfigError(
-        fmt::format("template {}: {} is not a special token of the tokenizer; take the template that the "
-                    "tokenizer was made for, or add the token to its added_tokens",
-                    spec_.name, unknown));
+  Sections sections;
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::size_t at = std::min(rest.find("{bos}"), rest.find("{eos}"));
+    for (auto& section : tokenizer_->split_special(rest.substr(0, at))) {
+      const std::string unknown = section.special < 0 ? unknown_special(section.text) : "";
+      if (!unknown.empty()) {
+        throw ConfigError(
+            fmt::format("template {}: {} is not a special token of the tokenizer; take the template that the "
+                        "tokenizer was made for, or add the token to its added_tokens",
+                        spec_.name, unknown));
+      }
+      sections.push_back(std::move(section));
+    }
+    if (at == std::string_view::npos) break;
+    const bool ends = rest.substr(at).starts_with("{eos}");
+    const std::string& token = ends ? eos_ : bos_;
+    const auto id = token.empty() ? std::nullopt : tokenizer_->id_of(token);
+    if (!token.empty() && !id) {
+      throw ConfigError(
+          fmt::format("template {}: tokenizer_config.json names {} as {}, but the tokenizer has no such token",
+                      spec_.name, token, ends ? "eos_token" : "bos_token"));
+    }
+    if (ends && !id) {
+      throw ConfigError(
+          fmt::format("template {}: the tokenizer names no end-of-text token (eos_token in "
+                      "tokenizer_config.json, or one of </s>, <|end_of_text|>, <|endoftext|>, <|im_end|>)",
+                      spec_.name));
+    }
+    if (id) sections.push_back({*id, token});  // a tokenizer without BOS has none to place
+    rest.remove_prefix(at + 5);
   }
   return sections;
 }

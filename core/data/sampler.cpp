@@ -55,7 +55,7 @@ Draw Sampler::at(std::int64_t place) const {
     sample =
         static_cast<std::int64_t>(permuted(key, static_cast<std::uint64_t>(sample), static_cast<std::uint64_t>(size)));
   }
-  return {place, static_cast<std::int32_t>(set), sample};
+  return {place, static_cast<std::int32_t>(set), sample, visit / size};
 }
 
 std::vector<Draw> Sampler::batch(std::int64_t cursor, std::int64_t batch_size, bool end_at_epoch) const {

@@ -22,6 +22,7 @@ struct Draw {
   std::int64_t place = 0;  ///< cursor position: unique over the whole training
   std::int32_t set = 0;
   std::int64_t sample = 0;  ///< ordinal among the set's usable samples
+  std::int64_t pass = 0;    ///< how often the set was gone through before: above 0 the sample is repeated
   bool operator==(const Draw&) const = default;
 };
 

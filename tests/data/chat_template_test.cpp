@@ -192,6 +192,24 @@ TEST_CASE("templates of the user and their mistakes") {
   CHECK_THROWS_WITH(chatml.require(Modality::image), Catch::Contains("<|vision_start|>"));
 }
 
+TEST_CASE("BOS and EOS of the tokenizer's own config are placed by id") {
+  const TempFolder folder;
+  folder.write("tokenizer.json", read_whole(std::string(MMT_TEST_DATA) + "/tokenizer/llama3.json"));
+  folder.write("tokenizer_config.json",
+               R"({"bos_token": null, "eos_token": "zebra"})");  // a plain word of the vocabulary
+  const Tokenizer tokenizer = Tokenizer::load(folder.path());
+  const ChatTemplate chat(named_template("vicuna_v1"), tokenizer);
+  const Dialogue d = chat.build(record(kTwoTurns), "test");
+  CHECK(d.ids.front() == tokenizer.id_of("<s>").value());  // unnamed: the usual one
+  CHECK(d.ids.back() == tokenizer.id_of("zebra").value());
+  CHECK(d.labels.back() == d.ids.back());
+  CHECK(chat.stops()[0] == std::vector<TokenId>{d.ids.back()});
+  folder.write("tokenizer_config.json", R"({"eos_token": "<nowhere>"})");
+  const Tokenizer wrong = Tokenizer::load(folder.path());
+  CHECK_THROWS_WITH(ChatTemplate(named_template("vicuna_v1"), wrong),
+                    Catch::Contains("<nowhere>") && Catch::Contains("eos_token"));
+}
+
 TEST_CASE("roles out of order are a fault of the sample") {
   const ChatTemplate chat(named_template("vicuna_v1"), usual_tokenizer());
   const auto fails = [&](const std::string& json, const std::string& text) {

@@ -33,7 +33,10 @@ TEST_CASE("every epoch is a permutation and no two are alike") {
     std::vector<std::vector<std::int64_t>> orders;
     for (std::int64_t e = 0; e < 3; ++e) {
       std::vector<std::int64_t> order;
-      for (std::int64_t p = e * n; p < (e + 1) * n; ++p) order.push_back(s.at(p).sample);
+      for (std::int64_t p = e * n; p < (e + 1) * n; ++p) {
+        order.push_back(s.at(p).sample);
+        CHECK(s.at(p).pass == e);
+      }
       std::vector<std::int64_t> sorted = order;
       std::sort(sorted.begin(), sorted.end());
       for (std::int64_t i = 0; i < n; ++i) CHECK(sorted[static_cast<std::size_t>(i)] == i);
