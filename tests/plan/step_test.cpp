@@ -1,0 +1,212 @@
+#include "parallel/plan/step.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+using namespace mmt;
+using namespace mmt::plan;
+
+namespace {
+
+/// A sample of text, then per item its rows and text again; the last text's tail is supervised.
+SampleMeta make_sample(std::int64_t id, std::vector<std::pair<std::int32_t, std::int64_t>> items, std::int64_t text,
+                       std::int64_t supervised) {
+  SampleMeta s;
+  s.id = id;
+  s.runs.push_back({-1, 1, 0});
+  for (const auto& [encoder, rows] : items) {
+    s.items.push_back({encoder, rows * 2, rows + 1, rows + 1, rows});
+    s.runs.push_back({static_cast<std::int32_t>(s.items.size()) - 1, rows, 0});
+  }
+  s.runs.push_back({-1, text, supervised});
+  for (const RunMeta& run : s.runs) s.rows += run.length;
+  s.supervised = supervised;
+  return s;
+}
+
+std::vector<SampleMeta> random_samples(std::mt19937& rng, int count) {
+  std::vector<SampleMeta> list;
+  for (int i = 0; i < count; ++i) {
+    std::vector<std::pair<std::int32_t, std::int64_t>> items;
+    for (unsigned k = rng() % 3; k > 0; --k) items.emplace_back(rng() % 2, 1 + rng() % 9);
+    const std::int64_t text = 2 + rng() % 20;
+    list.push_back(
+        make_sample(1000 + i, items, text, 1 + static_cast<std::int64_t>(rng() % static_cast<unsigned>(text - 1))));
+  }
+  return list;
+}
+
+}  // namespace
+
+TEST_CASE("an assignment places every sample once under the cap with equal block counts") {
+  std::mt19937 rng(1);
+  for (int round = 0; round < 200; ++round) {
+    const std::vector<SampleMeta> samples = random_samples(rng, static_cast<int>(rng() % 30));
+    const StepOptions options{1 + static_cast<int>(rng() % 5), 60 + static_cast<std::int64_t>(rng() % 60),
+                              1 + static_cast<int>(rng() % 3)};
+    const Assignment a = assign(samples, options);
+    REQUIRE(a.samples.size() == static_cast<std::size_t>(options.lanes));
+    REQUIRE(a.num_blocks >= options.min_blocks);
+    std::multiset<std::int32_t> placed;
+    std::vector<std::int64_t> loads;
+    for (const auto& lane : a.samples) {
+      REQUIRE(lane.size() == static_cast<std::size_t>(a.num_blocks));
+      loads.push_back(0);
+      for (const auto& block : lane) {
+        std::int64_t rows = 0;
+        for (const std::int32_t i : block) {
+          rows += samples[static_cast<std::size_t>(i)].rows;
+          placed.insert(i);
+        }
+        REQUIRE(rows <= options.block_rows);
+        loads.back() += rows;
+      }
+    }
+    REQUIRE(placed.size() == samples.size());
+    REQUIRE(std::set<std::int32_t>(placed.begin(), placed.end()).size() == samples.size());
+    // Longest first never leaves a lane above the mean by more than the longest sample (Graham 1969).
+    std::int64_t total = 0, longest = 0;
+    for (const SampleMeta& s : samples) {
+      total += s.rows;
+      longest = std::max(longest, s.rows);
+    }
+    REQUIRE(*std::ranges::max_element(loads) <= total / options.lanes + longest);
+  }
+}
+
+TEST_CASE("an assignment depends on the samples and not on their order") {
+  std::mt19937 rng(2);
+  std::vector<SampleMeta> samples = random_samples(rng, 20);
+  const auto ids = [](const std::vector<SampleMeta>& list, const Assignment& a) {
+    std::vector<std::vector<std::set<std::int64_t>>> out;
+    for (const auto& lane : a.samples) {
+      out.emplace_back();
+      for (const auto& block : lane) {
+        out.back().emplace_back();
+        for (const std::int32_t i : block) out.back().back().insert(list[static_cast<std::size_t>(i)].id);
+      }
+    }
+    return out;
+  };
+  const StepOptions options{3, 100, 1};
+  const auto first = ids(samples, assign(samples, options));
+  std::ranges::shuffle(samples, rng);
+  REQUIRE(ids(samples, assign(samples, options)) == first);
+}
+
+TEST_CASE("a sample above the cap is a bug that names it") {
+  const SampleMeta big = make_sample(42, {}, 99, 1);
+  REQUIRE_THROWS_WITH(assign(std::span(&big, 1), {1, 64, 1}),
+                      Catch::Matchers::Contains("sample 42 has 100 rows, a block at most 64"));
+}
+
+TEST_CASE("rows of an LLM block agree with a row by row construction") {
+  std::mt19937 rng(3);
+  const std::int32_t windows[] = {0, 4};
+  for (int round = 0; round < 50; ++round) {
+    const std::vector<SampleMeta> samples = random_samples(rng, 6);
+    const std::int32_t block[] = {1, 3, 4};
+    const bool both_ways = round % 2 == 1;
+    const RowsPlan p = llm_rows(samples, block, 2, windows, both_ways);
+    REQUIRE(p.masks.size() == 2);
+    std::int64_t row = 0;
+    std::size_t supervised = 0;
+    std::array<std::size_t, 2> port{};
+    struct Origin {
+      std::int32_t sample;
+      std::int32_t item;
+      std::int32_t place;
+    };
+    std::vector<Origin> origin;
+    for (const std::int32_t index : block) {
+      std::int32_t place = 0;
+      for (const RunMeta& run : samples[static_cast<std::size_t>(index)].runs) {
+        for (std::int64_t r = 0; r < run.length; ++r, ++row, ++place) {
+          origin.push_back({index, run.item, place});
+          REQUIRE(p.positions[static_cast<std::size_t>(row)] == place);
+          if (run.item >= 0) {
+            const auto e = static_cast<std::size_t>(
+                samples[static_cast<std::size_t>(index)].items[static_cast<std::size_t>(run.item)].encoder);
+            REQUIRE(p.ports[e].dst[port[e]++] == row);
+          }
+          if (r >= run.length - run.supervised) REQUIRE(p.supervised_rows[supervised++] == row);
+        }
+      }
+    }
+    REQUIRE(row == p.size.rows);
+    REQUIRE(supervised == p.supervised_rows.size());
+    for (std::size_t e = 0; e < 2; ++e) REQUIRE(port[e] == p.ports[e].dst.size());
+    for (std::size_t q = 0; q < origin.size(); ++q) {
+      for (std::size_t k = 0; k < origin.size(); ++k) {
+        const bool same = origin[q].sample == origin[k].sample;
+        const bool item = same && both_ways && origin[q].item >= 0 && origin[q].item == origin[k].item;
+        for (std::size_t m = 0; m < 2; ++m) {
+          const std::int32_t window = windows[m];
+          const bool causal =
+              same && origin[q].place >= origin[k].place && (window == 0 || origin[q].place - origin[k].place < window);
+          REQUIRE(allowed(p.masks[m].query[q], p.masks[m].order[q], p.masks[m].key[k], p.masks[m].order[k], window) ==
+                  (item || causal));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("an encoder's rows are the items of the block in the order in which the LLM reads them") {
+  const std::vector<SampleMeta> samples = {make_sample(5, {{0, 3}, {1, 2}, {0, 1}}, 4, 2),
+                                           make_sample(6, {{1, 4}}, 4, 1)};
+  const std::int32_t block[] = {0, 1};
+  const RowsPlan eyes = encoder_rows(samples, block, 0, {"eyes", 1});
+  REQUIRE(eyes.items.size() == 2);
+  REQUIRE(eyes.size == BlockSize{.rows = 6, .supervised = 0, .source = 8, .out = 4, .tiles = eyes.size.tiles});
+  REQUIRE(eyes.out_rows == std::vector<std::int32_t>{1, 2, 3, 5});
+  REQUIRE(eyes.positions == std::vector<std::int32_t>{0, 1, 2, 3, 0, 1});
+  const RowsPlan ears = encoder_rows(samples, block, 1, {"ears", 0});
+  REQUIRE(ears.items.size() == 2);
+  REQUIRE(ears.items[1].sample == 6);
+  // Rows of an item see all of it and nothing else.
+  for (std::size_t q = 0; q < 6; ++q) {
+    for (std::size_t k = 0; k < 6; ++k) {
+      REQUIRE(allowed(eyes.masks[0].query[q], eyes.masks[0].order[q], eyes.masks[0].key[k], eyes.masks[0].order[k],
+                      0) == ((q < 4) == (k < 4)));
+    }
+  }
+}
+
+TEST_CASE("the program of a colocated step is verified and has the expected text") {
+  const std::vector<SampleMeta> samples = {make_sample(1, {{0, 3}}, 4, 2), make_sample(2, {{1, 2}}, 5, 2)};
+  ColocatedModules modules;
+  modules.encoders = {{"eyes", false, false}, {"ears", true, true}};
+  modules.buckets = {0, 1, 2};
+  modules.ties = 1;
+  const std::int32_t windows[] = {0};
+  std::vector<std::vector<RowsPlan>> rows(3);
+  for (const std::int32_t i : {0, 1}) {
+    const std::int32_t block[] = {i};
+    rows[0].push_back(encoder_rows(samples, block, 0, {"eyes", 1}));
+    rows[1].push_back(encoder_rows(samples, block, 1, {"ears", 1}));
+    rows[2].push_back(llm_rows(samples, block, 2, windows, false));
+  }
+  std::vector<std::vector<const RowsPlan*>> views(3);
+  for (std::size_t s = 0; s < 3; ++s) {
+    for (const RowsPlan& r : rows[s]) views[s].push_back(&r);
+  }
+  for (const bool train : {true, false}) {
+    const StageGraph graph = colocated_graph(modules, 4, views, train);
+    Program program = colocated_program(modules, 4, 2, train);
+    REQUIRE_NOTHROW(verify(graph, std::span(&program, 1)));
+    if (!train) continue;
+    REQUIRE(
+        to_string(program) ==
+        "rank 4: 0F0 2RECV0@e0 1F0 2RECV0@e1 2F0 2B0 1RECV0@-e1 1B0 0F1 2RECV1@e0 1F1 2RECV1@e1 2F1 2B1 1RECV1@-e1 1B1 "
+        "2RED:b0 2RED:b1 1RED:b0 2TIE:b0 2OPT");
+    const LiveBlocks live = live_blocks(graph, program, 2);
+    REQUIRE(live.kept == 1);
+    REQUIRE(live.held == 1);
+    std::erase_if(program.actions, [](const Action& a) { return a == parse_action("1RECV1@-e1"); });
+    REQUIRE_THROWS_WITH(verify(graph, std::span(&program, 1)), Catch::Matchers::Contains("1RECV1@-e1: is missing"));
+  }
+}
