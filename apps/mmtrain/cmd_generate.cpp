@@ -49,24 +49,8 @@ data::Record prompt_record(const Arguments& a) {
   return record;
 }
 
-/// The dialogue as text, media by their file.
-std::string text_of(const data::Record& record, const data::Turn& turn) {
-  std::string text;
-  for (const data::Part& p : turn.parts)
-    text += p.media < 0 ? p.text : fmt::format("[{}]", record.media[static_cast<std::size_t>(p.media)].path);
-  return text;
-}
-
 void print(const Arguments& a, const std::string& set, const data::Record& record, const Answer& answer) {
-  std::string prompt, reference;
-  for (const data::Turn& turn : record.turns) {
-    const bool last = &turn == &record.turns.back();
-    if (last && turn.role == data::Role::assistant) {
-      reference = text_of(record, turn);
-    } else {
-      prompt += fmt::format("{}{}: {}", prompt.empty() ? "" : "\n", name_of(turn.role), text_of(record, turn));
-    }
-  }
+  const auto [prompt, reference] = dialogue_text(record);
   if (a.json) {
     nlohmann::json line = {
         {"prompt", prompt}, {"answer", answer.text}, {"ended", answer.ended}, {"tokens", answer.ids.size()}};

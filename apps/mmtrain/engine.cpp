@@ -224,6 +224,8 @@ void Engine::read_times() {
         (static_cast<std::size_t>(row.action.stage) == model_.num_encoders() ? times_.llm : times_.encoders) += seconds;
     }
   }
+  times_.loss = executor_->sink_seconds();
+  times_.llm -= times_.loss;
 }
 
 }  // namespace mmt::app

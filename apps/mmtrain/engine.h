@@ -28,7 +28,7 @@ struct SampleResult {
 
 /// Seconds of one step by what they were spent on.
 struct StepTimes {
-  double encoders = 0.0, llm = 0.0, transfers = 0.0, reduction = 0.0, optimizer = 0.0;
+  double encoders = 0.0, llm = 0.0, loss = 0.0, transfers = 0.0, reduction = 0.0, optimizer = 0.0;
 };
 
 class Engine {

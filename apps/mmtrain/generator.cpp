@@ -231,4 +231,30 @@ Answer Generator::answer(const data::Record& record, const std::filesystem::path
   return answer;
 }
 
+namespace {
+
+/// A turn as text, media by their file.
+std::string text_of(const data::Record& record, const data::Turn& turn) {
+  std::string text;
+  for (const data::Part& p : turn.parts)
+    text += p.media < 0 ? p.text : fmt::format("[{}]", record.media[static_cast<std::size_t>(p.media)].path);
+  return text;
+}
+
+}  // namespace
+
+DialogueText dialogue_text(const data::Record& record) {
+  DialogueText text;
+  for (const data::Turn& turn : record.turns) {
+    const bool last = &turn == &record.turns.back();
+    if (last && turn.role == data::Role::assistant) {
+      text.reference = text_of(record, turn);
+    } else {
+      text.prompt +=
+          fmt::format("{}{}: {}", text.prompt.empty() ? "" : "\n", name_of(turn.role), text_of(record, turn));
+    }
+  }
+  return text;
+}
+
 }  // namespace mmt::app

@@ -51,4 +51,11 @@ class Generator {
   Stream stream_;
 };
 
+/// A record's dialogue up to its last answer, a line a turn, media by their file; and that answer, empty where there is
+/// none.
+struct DialogueText {
+  std::string prompt, reference;
+};
+DialogueText dialogue_text(const data::Record& record);
+
 }  // namespace mmt::app

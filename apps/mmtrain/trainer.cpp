@@ -246,16 +246,28 @@ StepFigures Trainer::gather(const StepFigures& mine) {
   double loss = 0.0;
   for (const SampleResult& r : results_) loss += r.loss;
   const StepTimes& t = mine.times;
-  std::array<double, 9> sums = {loss,        mine.waited,        t.encoders,
-                                t.llm,       t.transfers,        t.reduction,
-                                t.optimizer, t.encoders + t.llm, required_flops(*last_)};
-  job_.world().all_reduce(Tensor(sums.data(), DType::f64, {9}), comm::ReduceOp::sum);
-  double slowest = t.encoders + t.llm;
+  std::array<double, 10> sums = {loss,
+                                 mine.waited,
+                                 t.encoders,
+                                 t.llm,
+                                 t.transfers,
+                                 t.reduction,
+                                 t.optimizer,
+                                 t.encoders + t.llm + t.loss,
+                                 required_flops(*last_),
+                                 t.loss};
+  job_.world().all_reduce(Tensor(sums.data(), DType::f64, {10}), comm::ReduceOp::sum);
+  double slowest = t.encoders + t.llm + t.loss;
   job_.world().all_reduce(Tensor(&slowest, DType::f64, {1}), comm::ReduceOp::max);
   const double ranks = job_.size();
   f.loss = f.weight > 0.0 ? sums[0] / f.weight : 0.0;
   f.waited = sums[1] / ranks;
-  f.times = {sums[2] / ranks, sums[3] / ranks, sums[4] / ranks, sums[5] / ranks, sums[6] / ranks};
+  f.times = {.encoders = sums[2] / ranks,
+             .llm = sums[3] / ranks,
+             .loss = sums[9] / ranks,
+             .transfers = sums[4] / ranks,
+             .reduction = sums[5] / ranks,
+             .optimizer = sums[6] / ranks};
   f.imbalance = sums[7] > 0.0 ? slowest * ranks / sums[7] - 1.0 : 0.0;
   f.rows = static_cast<double>(last_->module_rows.back());
   f.flops = sums[8];

@@ -87,6 +87,7 @@ class Trainer {
   void report_step(const StepFigures& f);
   void report_memory();
   void evaluate_now();
+  void show_answers();
   void save();
   void check_replicas_now();
   run::TrainingState state() const;

@@ -1,4 +1,5 @@
 // Trainer::run: the loop around the steps. Resume, figures, evaluation, checkpoints, the end.
+#include "apps/mmtrain/generator.h"
 #include "apps/mmtrain/memory.h"
 #include "apps/mmtrain/signals.h"
 #include "apps/mmtrain/state.h"
@@ -132,7 +133,8 @@ void Trainer::open_sinks(bool resumed) {
                       {"step_seconds", "step", Unit::seconds},
                       {"time/load", "load", Unit::percent},
                       {"time/encoders", "enc", Unit::percent},
-                      {"time/llm", "llm+loss", Unit::percent},
+                      {"time/llm", "llm", Unit::percent},
+                      {"time/loss", "loss", Unit::percent},
                       {"time/reduction", "red", Unit::percent},
                       {"time/optimizer", "opt", Unit::percent},
                       {"imbalance", "imbalance", Unit::percent},
@@ -159,6 +161,7 @@ void Trainer::report_step(const StepFigures& f) {
   m.set("time/load", f.waited / f.seconds);
   m.set("time/encoders", f.times.encoders / f.seconds);
   m.set("time/llm", f.times.llm / f.seconds);
+  m.set("time/loss", f.times.loss / f.seconds);
   m.set("time/transfers", f.times.transfers / f.seconds);
   m.set("time/reduction", f.times.reduction / f.seconds);
   m.set("time/optimizer", f.times.optimizer / f.seconds);
@@ -207,6 +210,33 @@ void Trainer::evaluate_now() {
   }
   for (const auto& [name, value] : eval_metrics_) m.set("eval/" + name, value);
   for (const auto& sink : sinks_) sink->write(m);
+  show_answers();
+}
+
+/// Rank 0 alone; the others wait for it at the next step.
+void Trainer::show_answers() {
+  if (config_.eval.generate == 0) return;
+  Generator generator(config_, *model_, *preparer_, stream_);
+  GenerateOptions options;
+  options.max_new_tokens = config_.eval.max_new_tokens;
+  options.seed = config_.run.seed;
+  options.stop = &stop_requested();
+  for (const data::DatasetIndex& index : eval_indexes_) {
+    const auto count = std::min<std::int64_t>(config_.eval.generate, static_cast<std::int64_t>(index.usable().size()));
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t sample = index.usable()[static_cast<std::size_t>(i)];
+      try {
+        const data::Record record = index.file().read(sample);
+        const Answer answer =
+            generator.answer(record, index.spec().media_root, static_cast<std::uint64_t>(sample), options);
+        const DialogueText text = dialogue_text(record);
+        log::info("{} sample {}: {}\n  answer: {}{}\n  reference: {}", index.spec().name, sample, text.prompt,
+                  answer.text, answer.ended ? "" : " ...", text.reference);
+      } catch (const DataError& e) {
+        log::warning("{}", e.what());
+      }
+    }
+  }
 }
 
 run::TrainingState Trainer::state() const {

@@ -12,6 +12,7 @@ void Executor::run(const plan::Program& program, std::span<StepData> steps, cons
   impl_->run(program, steps, hooks, mode);
 }
 std::span<const TraceRow> Executor::trace() const { return impl_->trace(); }
+double Executor::sink_seconds() const { return impl_->sink_seconds(); }
 std::int64_t Executor::capacity_bytes() const { return impl_->capacity_bytes(); }
 std::int64_t Executor::peak_bytes() const { return impl_->peak_bytes(); }
 void Executor::set_logits_sink(std::function<void(int, std::int64_t, const Tensor&)> sink) {

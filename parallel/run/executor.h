@@ -64,6 +64,8 @@ class Executor {
   void run(const plan::Program& program, std::span<StepData> steps, const StepHooks& hooks, Mode mode);
 
   std::span<const TraceRow> trace() const;
+  /// Of the last run: seconds spent in units without an output (heads and their losses), part of their actions' time.
+  double sink_seconds() const;
   /// Bytes of all arenas, and the most that was used of them.
   std::int64_t capacity_bytes() const;
   std::int64_t peak_bytes() const;

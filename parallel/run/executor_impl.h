@@ -91,6 +91,7 @@ class Executor::Impl {
     steps_ = steps;
     mode_ = mode;
     trace_.clear();
+    sink_seconds_ = 0.0;
     trace_.reserve(program.actions.size());
     const auto start = std::chrono::steady_clock::now();
     const auto since = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
@@ -111,6 +112,7 @@ class Executor::Impl {
   }
 
   std::span<const TraceRow> trace() const { return trace_; }
+  double sink_seconds() const { return sink_seconds_; }
 
   std::int64_t capacity_bytes() const {
     std::size_t bytes = work_.capacity();
@@ -433,7 +435,11 @@ class Executor::Impl {
     const bool weights = phase != Phase::backward_weight;
     if (weights) p.setup.store->gather(static_cast<int>(u));
     const std::size_t before = p.trace.events.size();
+    const auto start = std::chrono::steady_clock::now();
     f(ctx);
+    if (!p.layout.plan(u).has_output()) {
+      sink_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    }
     if (options_.check_events) check_events(a, p, u, phase, before);
     if (weights) p.setup.store->release(static_cast<int>(u));
   }
@@ -509,6 +515,7 @@ class Executor::Impl {
   Mode mode_ = Mode::train;
   std::int64_t step_ = 0;
   std::vector<TraceRow> trace_;
+  double sink_seconds_ = 0.0;
   std::function<void(int, std::int64_t, const Tensor&)> logits_sink_;
   std::function<void(std::int64_t, const Tensor&)> logits_chunk_;
 };
