@@ -14,7 +14,7 @@ AdamwScalars scalars_of(const AdamwStep& step) {
           .one_minus_beta1 = f(1 - step.beta1),
           .beta2 = f(step.beta2),
           .one_minus_beta2 = f(1 - step.beta2),
-          .decay = f(1 - step.lr * step.weight_decay),
+          .decay_rate = f(step.lr * step.weight_decay),
           .step_size = f(step.lr / (1 - std::pow(step.beta1, t))),
           .inv_sqrt_correction2 = f(1 / std::sqrt(1 - std::pow(step.beta2, t))),
           .epsilon = f(step.epsilon),

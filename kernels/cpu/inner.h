@@ -25,7 +25,7 @@ struct VectorShape {
 };
 
 struct AdamwScalars {
-  float beta1, one_minus_beta1, beta2, one_minus_beta2, decay, step_size, inv_sqrt_correction2, epsilon, grad_scale;
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, decay_rate, step_size, inv_sqrt_correction2, epsilon, grad_scale;
   bool zero_grad;
 };
 

@@ -111,6 +111,29 @@ TEST_CASE("adamw does not depend on how parameters are cut into spans or threads
   }
 }
 
+TEST_CASE("a weight decay near the round-off of 1 has the right size in the mean") {
+  // lr * decay = 1.5e-7 is 2.5 units in the last place below 1: the f32 factor 1 - lr * decay would be 2 or 3 of them
+  // and every weight would decay 20 % too little or too much. Subtracting rounds each weight its own way.
+  const std::int64_t n = 1000;
+  for (const Backend& backend : backends()) {
+    std::vector<double> start;
+    for (std::int64_t i = 0; i < n; ++i) start.push_back(1.0 + static_cast<double>(i) / static_cast<double>(n));
+    const std::vector<double> zeros(static_cast<std::size_t>(n), 0.0);
+    const Matrix w = of(DType::f32, {n}, start), m = of(DType::f32, {n}, zeros), v = of(DType::f32, {n}, zeros),
+                 g = of(DType::f32, {n}, zeros);
+    const std::vector<double> before = values(w);
+    const AdamwSpan span{w, m, v, g, {}};
+    ops::adamw_step(backend.stream, {&span, 1}, {.lr = 1e-4, .weight_decay = 1.5e-3});
+    const std::vector<double> after = values(w);
+    double moved = 0, wanted = 0;
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      moved += before[i] - after[i];
+      wanted += 1.5e-7 * before[i];
+    }
+    REQUIRE(moved == Approx(wanted).epsilon(0.08));
+  }
+}
+
 TEST_CASE("reductions in double, whatever the number of threads") {
   for (const Backend& backend : backends())
     for (const DType dtype : {DType::f32, DType::bf16, DType::f64})
