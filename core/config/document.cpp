@@ -86,6 +86,10 @@ void apply_override(Node& root, const std::string& text, std::vector<Problem>& p
   if (equals + 1 == text.size()) return refuse(key, "no value (null removes a key, '' is an empty text)");
   Node value =
       parse_yaml(std::string_view(text).substr(equals + 1), "command line: " + key, Place::kCommandLine, problems);
+  // A comment sign or a stray quote would cut the value without a word.
+  if (value.kind == Kind::scalar && !value.quoted && value.text != text.substr(equals + 1)) {
+    return refuse(key, fmt::format("the value reads as `{}`; put it in quotes", shown(value.text)));
+  }
   const std::vector<std::string> parts = split(key);
   if (parts.size() > Limits::kDepth) return refuse(key, fmt::format("nested more than {} deep", Limits::kDepth));
   if (parts.front() == "extends") return refuse(key, "can be set in files only");

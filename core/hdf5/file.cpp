@@ -24,11 +24,10 @@ std::vector<std::string> components(const std::string& name) {
   return parts;
 }
 
-void check_name(const std::string& name) {
+bool is_name(const std::string& name) {
   const auto parts = components(name);
-  const bool good = !parts.empty() && name.size() <= kMaxName && name.find('\0') == std::string::npos &&
-                    std::ranges::none_of(parts, [](const std::string& p) { return p == "." || p == ".."; });
-  MMT_CHECK(good, "\"{}\" cannot be the name of an object", name);
+  return !parts.empty() && name.size() <= kMaxName && name.find('\0') == std::string::npos &&
+         std::ranges::none_of(parts, [](const std::string& p) { return p == "." || p == ".."; });
 }
 
 herr_t collect_link(hid_t group, const char* name, const H5L_info_t* link, void* data) {
@@ -74,6 +73,8 @@ PropertyId access() {
 }
 
 }  // namespace
+
+void check_name(const std::string& name) { MMT_CHECK(is_name(name), "\"{}\" cannot be the name of an object", name); }
 
 File::File(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 File::File(File&&) noexcept = default;
@@ -141,7 +142,7 @@ void File::close() {
 bool File::Impl::find(const std::string& name) const {
   MMT_CHECK(file >= 0, "{}: {}: the file is closed", path, name);
   const auto parts = components(name);
-  if (!parts.empty()) check_name(name);
+  if (!parts.empty() && !is_name(name)) fail(name, "is not the name of an object");
   std::string at;
   for (const std::string& part : parts) {
     at += "/" + part;

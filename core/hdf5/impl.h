@@ -7,6 +7,7 @@
 #include <hdf5.h>
 
 #include <functional>
+#include <set>
 #include <utility>
 
 namespace mmt::h5 {
@@ -70,6 +71,7 @@ struct File::Impl {
     std::vector<Box> boxes;
   };
   std::map<std::string, Pending> pending;
+  mutable std::set<std::string> proven;         // datasets whose checksum was right
   mutable std::map<std::string, File> sources;  // files of the pieces of virtual datasets
 
   [[noreturn]] void fail(const std::string& object, const std::string& message) const;
@@ -90,7 +92,8 @@ struct File::Impl {
 
   Info info(hid_t dataset, const std::string& name) const;
   std::vector<Piece> pieces(hid_t dataset, const Info& info, const std::string& name) const;
-  const File& source(const std::string& file) const;
+  /// The file of a piece of `object`, opened once.
+  const File& source(const std::string& file, const std::string& object) const;
   void read_plain(hid_t dataset, const Box& box, DType dtype, void* out, const std::string& name) const;
   /// Reads all of a dataset that is not virtual in order, a few MiB at a time; proves its checksum at the end.
   void stream(const std::string& name, hid_t dataset, const Info& info,
@@ -103,6 +106,8 @@ struct File::Impl {
 
 hid_t file_type(DType dtype);  ///< lives as long as the process
 std::optional<DType> parse_type(hid_t type);
+/// Throws std::logic_error unless an object of ours may have this name.
+void check_name(const std::string& name);
 SpaceId make_space(std::span<const std::int64_t> shape);
 std::int64_t count(std::span<const std::int64_t> shape);
 

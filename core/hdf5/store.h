@@ -61,7 +61,8 @@ struct Entry {
 
 using Attribute = std::variant<std::int64_t, std::uint64_t, double, std::string>;
 
-/// Whether a read proves the checksum of every dataset that it touches (which reads all of it), or trusts the disk.
+/// Whether a read proves the checksum of every dataset that it touches, or trusts the disk. The proof reads all of the
+/// dataset, once for each open File.
 enum class Check { all, none };
 
 /// One file. Object names are paths (`grads/llm/model.norm.weight`); groups on the way are made when missing.

@@ -10,12 +10,13 @@
 namespace mmt::h5 {
 namespace {
 
-constexpr std::size_t kMaxPieces = 65536;
+constexpr std::size_t kMaxPieces = 8192;
 constexpr std::size_t kMaxName = 4096;
-constexpr std::size_t kMaxOpen = 32;
+constexpr std::size_t kMaxOpen = 128;
 
-// The box that a selection is, if it is one.
-std::optional<Box> box_of(hid_t space) {
+// The box that a selection is, if it is one. That of a whole dataset (as h5py writes it) knows no size of its own.
+std::optional<Box> box_of(hid_t space, const Dims& whole) {
+  if (H5Sget_select_type(space) == H5S_SEL_ALL) return Box{Dims(whole.size(), 0), whole};
   const int rank = H5Sget_simple_extent_ndims(space);
   if (rank < 0) return std::nullopt;
   std::vector<hsize_t> low(static_cast<std::size_t>(rank));
@@ -102,8 +103,8 @@ std::vector<Piece> File::Impl::pieces(hid_t dataset, const Info& info, const std
     }
     const SpaceId target(check(H5Pget_virtual_vspace(properties, i), name, "read the mapping"));
     const SpaceId from(check(H5Pget_virtual_srcspace(properties, i), name, "read the mapping"));
-    const auto box = box_of(target);
-    const auto source_box = box_of(from);
+    const auto box = box_of(target, info.shape);
+    const auto source_box = box ? box_of(from, box->shape) : std::nullopt;
     if (!box || !source_box || box->shape != source_box->shape || box->shape.size() != info.shape.size()) {
       fail(name, fmt::format("the piece from {} is not a box", piece.file));
     }
@@ -118,7 +119,7 @@ std::vector<Piece> File::Impl::pieces(hid_t dataset, const Info& info, const std
     fail(name, "its pieces do not cover it exactly once");
   }
   for (Piece& piece : result) {
-    const File& from = source(piece.file);
+    const File& from = source(piece.file, name);
     try {
       const Info found = from.impl_->info(from.impl_->open_dataset(piece.dataset), piece.dataset);
       if (found.is_virtual) fail(name, fmt::format("the piece {} of {} is virtual itself", piece.dataset, piece.file));
@@ -147,11 +148,15 @@ std::vector<Piece> File::pieces(const std::string& name) const {
   return impl_->pieces(dataset, info, name);
 }
 
-const File& File::Impl::source(const std::string& name) const {
+const File& File::Impl::source(const std::string& name, const std::string& object) const {
   const auto found = sources.find(name);
   if (found != sources.end()) return found->second;
   if (sources.size() >= kMaxOpen) sources.clear();
-  return sources.emplace(name, File::open(files::join_inside(folder, name))).first->second;
+  try {
+    return sources.emplace(name, File::open(files::join_inside(folder, name))).first->second;
+  } catch (const Error& e) {
+    fail(object, e.what());
+  }
 }
 
 }  // namespace mmt::h5

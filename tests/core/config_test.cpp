@@ -318,6 +318,8 @@ TEST_CASE("overrides come from the command line and pass through the same reader
   REQUIRE_THAT(mistakes(base, {"train.nothing=null"}), Contains("nothing to remove"));
   REQUIRE_THAT(mistakes(base, {"train.steps="}), Contains("no value"));
   REQUIRE_THAT(mistakes(base, {"train..steps=1"}), Contains("empty name between dots"));
+  REQUIRE_THAT(mistakes(base, {"run.output_dir=runs/a #2"}), Contains("reads as `runs/a`; put it in quotes"));
+  REQUIRE(read(base, {"run.output_dir='/runs/a #2'"}).output_dir == "/runs/a #2");
   REQUIRE_THAT(mistakes(base, {"novalue"}), Contains("not of the form key=value"));
   REQUIRE_THAT(mistakes(base, {"=5"}), Contains("not of the form key=value"));
   REQUIRE_THAT(mistakes(base, {"data.sets=[]", "data.sets.1={path: a}"}), Contains("no index into a list of 0"));

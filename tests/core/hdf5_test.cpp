@@ -486,3 +486,91 @@ TEST_CASE("boxes are copied and checked like the elements one by one") {
     each(b, [&](std::size_t i, std::int32_t place, bool in_a) { REQUIRE(to[i] == (in_a ? place : -1)); });
   }
 }
+
+TEST_CASE("files that h5py wrote are read") {
+  // tests/data/core/hdf5/make.py
+  const File file = File::open(MMT_TEST_DATA "/core/hdf5/good.h5");
+  std::vector<float> plain(6);
+  // They have no checksums: to be read they must be trusted.
+  REQUIRE_THROWS_WITH(file.read("plain", DType::f32, Dims{2, 3}, plain.data()), Contains("plain: has no checksum"));
+  file.read("plain", DType::f32, Dims{2, 3}, plain.data(), Check::none);
+  REQUIRE(plain == std::vector<float>{0, 1, 2, 3, 4, 5});
+  std::vector<std::int64_t> packed(4);
+  file.read_box("packed", {{7, 28}, {2, 2}}, DType::i64, packed.data(), Check::none);
+  REQUIRE(packed == std::vector<std::int64_t>{238, 239, 268, 269});
+  REQUIRE(file.string_attribute("/", "fixed") == "abc");
+  REQUIRE(file.string_attribute("/", "text") == "\u00e4\u00f6\u00fc");
+  REQUIRE(file.int_attribute("/", "i") == -3);
+  REQUIRE(file.uint_attribute("/", "u") == 200);
+  REQUIRE(file.double_attribute("/", "f") == 0.5);
+  REQUIRE_FALSE(file.attribute("/", "list").has_value());
+  REQUIRE(file.attributes("/").size() == 5);
+}
+
+TEST_CASE("files made by an attacker are refused without harm") {
+  const auto message = [](const std::string& file, const std::string& name) -> std::string {
+    try {
+      const File f = File::open(MMT_TEST_DATA "/core/hdf5/" + file);
+      const Info info = f.info(name);
+      std::vector<char> out(64);
+      f.read_box(name, {Dims(info.shape.size(), 0), Dims(info.shape.size(), 1)}, info.dtype, out.data(), Check::none);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  for (const char* name : {"half", "big_endian", "compound", "text", "vlen", "bool"}) {
+    REQUIRE_THAT(message("kinds.h5", name), Contains("is of a type that is not supported"));
+  }
+  REQUIRE_THAT(message("kinds.h5", "null"), Contains("holds no data"));
+  for (const char* name : {"soft", "outside", "dangling"}) {
+    REQUIRE_THAT(message("links.h5", name), Contains("is a soft or external link, which is refused"));
+  }
+  REQUIRE_THAT(message("links.h5", "real/x"), Contains("real/x"));
+  REQUIRE_THAT(message("links.h5", "cycle"), Contains("cycle"));
+  REQUIRE_THAT(message("links.h5", "a/../real"), Contains("is not the name of an object"));
+  const File links = File::open(MMT_TEST_DATA "/core/hdf5/links.h5");
+  REQUIRE_THROWS_WITH(links.datasets(), Contains("nested more than 16 deep"));
+  REQUIRE(links.list().size() == 5);
+  // Shapes of terabytes with nothing behind them.
+  for (const char* name : {"late", "gzip", "contiguous"}) {
+    const std::string text = message("bombs.h5", name);
+    INFO(name << ": " << text);
+    REQUIRE((text.find("bytes, but") != std::string::npos || text.find("in a file of") != std::string::npos));
+  }
+  REQUIRE_THAT(message("outside.h5", "raw"), Contains("keeps its data outside the file"));
+  REQUIRE_THAT(message("outside.h5", "absolute"), Contains("/etc/passwd") && Contains("is absolute"));
+  REQUIRE_THAT(message("outside.h5", "up"), Contains("leads upwards"));
+  REQUIRE_THAT(message("outside.h5", "itself"), Contains("outside.h5: itself: "));
+  REQUIRE_THAT(message("outside.h5", "missing"), Contains("nothing.h5: there is no such file"));
+  REQUIRE_THAT(message("outside.h5", "wrong_type"),
+               Contains("packed of good.h5 is i64[20,30] and does not hold f32[4]"));
+  REQUIRE_THAT(message("outside.h5", "wrong_shape"), Contains("plain of good.h5 is f32[2,3] and does not hold f32[4]"));
+  REQUIRE_THAT(message("outside.h5", "strided"), Contains("is not a box"));
+  REQUIRE_THAT(message("outside.h5", "hole"), Contains("do not cover it exactly once"));
+  REQUIRE_THAT(message("outside.h5", "twice"), Contains("do not cover it exactly once"));
+  REQUIRE_THAT(message("outside.h5", "soft"), Contains("soft or external link"));
+  REQUIRE_THAT(message("outside.h5", "dots"), Contains("is not the name of an object"));
+  REQUIRE(message("outside.h5", "fine").empty());
+}
+
+TEST_CASE("a checksum is proven once for each open file") {
+  const Folder folder;
+  const auto data = values<float>(64);
+  File file = File::create(folder / "a.h5");
+  file.write("x", DType::f32, Dims{8, 8}, data.data());
+  file.close();
+  std::vector<float> out(64);
+  const File first = File::open(folder / "a.h5");
+  first.read_box("x", {{0, 0}, {1, 1}}, DType::f32, out.data());
+  // Damage after the proof is seen by the next one who opens the file.
+  auto bytes = content(folder / "a.h5");
+  const auto at = std::search(bytes.begin(), bytes.end(), reinterpret_cast<const char*>(data.data()),
+                              reinterpret_cast<const char*>(data.data()) + 256);
+  REQUIRE(at != bytes.end());
+  at[200] = static_cast<char>(at[200] ^ 1);
+  put(folder / "b.h5", bytes);
+  REQUIRE_NOTHROW(first.read_box("x", {{0, 0}, {2, 2}}, DType::f32, out.data()));
+  REQUIRE_THROWS_WITH(File::open(folder / "b.h5").read_box("x", {{0, 0}, {1, 1}}, DType::f32, out.data()),
+                      Contains("is damaged"));
+}
