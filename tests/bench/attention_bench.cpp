@@ -89,6 +89,20 @@ Packed short_samples(int rows, bool images) {
   return p;
 }
 
+/// Text with images that read themselves both ways and are not read by each other.
+Packed interleaved(int rows) {
+  Packed p{"images between text " + std::to_string(rows), {}};
+  for (int i = 0; i < rows; ++i) {
+    const int item = i / 300, place = i % 300;
+    const std::uint32_t own = row_class::kFirstItem << (item % row_class::kNumItemBits);
+    if (place < 256)
+      p.words.push(1, item + 1, own, own, i);
+    else
+      p.words.push(1, 0, row_class::kAll, row_class::kText, i);
+  }
+  return p;
+}
+
 std::string wanted;
 
 void measure(const Packed& p, int heads, int kv_heads, int dim, DType dtype, double seconds, double fma) {
@@ -152,6 +166,7 @@ int main(int argc, char** argv) {
     measure(full(rows), 4, 4, 64, DType::f32, seconds, fma);
     measure(causal(rows), 4, 4, 64, DType::f32, seconds, fma);
   }
+  measure(interleaved(4096), 4, 4, 64, DType::f32, seconds, fma);
   measure(full(1024), 4, 4, 128, DType::f32, seconds, fma);
   measure(full(1024), 4, 4, 72, DType::f32, seconds, fma);
   measure(causal(1024), 4, 1, 64, DType::f32, seconds, fma);
