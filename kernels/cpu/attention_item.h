@@ -247,6 +247,16 @@ static void forward_tile(ForwardState& st, const ForwardWork& w, int queries, in
   }
 }
 
+/// Asks for the next tile's keys and values while this one is computed: a long head exceeds the nearest caches.
+static void fetch_keys(const ForwardWork& w, int key_block) {
+  const int64_t dp = padded(w.head_dim);
+  const int64_t from = w.lists.key_start[key_block] * dp, to = w.lists.key_start[key_block + 1] * dp;
+  for (int64_t x = from; x < to; x += 16) {
+    __builtin_prefetch(w.k + x, 0, 2);
+    __builtin_prefetch(w.v + x, 0, 2);
+  }
+}
+
 template <class T> static void write_rows(const ForwardState& st, const ForwardWork& w, int query0, int queries) {
   const int64_t dp = padded(w.head_dim);
   alignas(64) float lse[kTileQueries];
@@ -287,6 +297,7 @@ static void forward_item(const ForwardWork& w) {
     const TileRun& run = l.runs[r];
     for (int k = run.first; k < run.last; ++k, ++tile) {
       if (tile < w.item.first || tile >= w.item.last) continue;
+      if (w.k && k + 1 < run.last) fetch_keys(w, k + 1);
       const bool full = run.kind == TileClass::full;
       forward_tile(st, w, queries, k, full ? nullptr : l.bits + l.patterns[run.pattern + k - run.first]);
     }
