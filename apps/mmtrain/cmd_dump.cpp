@@ -82,11 +82,10 @@ class SampleCollector {
   }
 
  private:
+  /// From the owner to rank 0. A broadcast, since the owner of many samples would send faster than rank 0 writes.
   template <class T> void bring(std::size_t sample, std::vector<T>& values) {
     if (owner_[sample] == 0) return;
-    const Tensor t(values.data(), dtype_of<T>, {static_cast<std::int64_t>(values.size())});
-    if (world_.rank() == owner_[sample]) world_.send(t, 0);
-    if (world_.rank() == 0) world_.recv(t, owner_[sample]);
+    world_.broadcast(Tensor(values.data(), dtype_of<T>, {static_cast<std::int64_t>(values.size())}), owner_[sample]);
   }
 
   Trainer& trainer_;

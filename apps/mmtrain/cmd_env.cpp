@@ -33,7 +33,7 @@ int run_env(Job& job, const Arguments& a) {
   for (const char* name :
        {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMPI_MCA_mpi_yield_when_idle", "OMPI_COMM_WORLD_SIZE",
         "SLURM_JOB_ID", "SLURM_NTASKS", "MMTRAIN_ISA", "MMTRAIN_NODES", "MMTRAIN_SHARED_MEMORY", "MMTRAIN_COMM_TIMEOUT",
-        "HDF5_USE_FILE_LOCKING", "TMPDIR", "NO_COLOR"}) {
+        "MMTRAIN_POISON", "HDF5_USE_FILE_LOCKING", "TMPDIR", "NO_COLOR"}) {
     if (const char* value = std::getenv(name)) rows.emplace_back(name, value);
   }
   if (a.json) {

@@ -1,7 +1,11 @@
 #include "apps/mmtrain/commands.h"
 #include "apps/mmtrain/signals.h"
+#include "core/arena.h"
 
 #include <CLI/CLI.hpp>
+
+#include <cstdlib>
+#include <string_view>
 
 int main(int argc, char** argv) {
   using namespace mmt::app;
@@ -79,6 +83,9 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? kDone : kUsage;
   }
+  // Fresh and released memory filled with NaN: costs time, for tests.
+  if (const char* poison = std::getenv("MMTRAIN_POISON"); poison != nullptr && std::string_view(poison) == "1")
+    mmt::set_poisoning(true);
   install_signal_handlers();
   return run_command([&](Job& job) { return command(job, a); }, &argc, &argv);
 }
