@@ -32,14 +32,13 @@ bool close(double a, double b, double relative) {
   return std::abs(a - b) <= relative * std::max({std::abs(a), std::abs(b), 1e-30});
 }
 
-/// The lower bound on s of dump_file.h; 0 for what is no bias of a linear map.
+/// The s of dump_file.h; 0 for what is no bias of a linear map.
 double absolute_sum(const DumpFile& file, const std::string& name) {
   const std::string ending = ".bias";
   if (!name.ends_with(ending)) return 0.0;
   const auto weight = file.grads.find(name.substr(0, name.size() - ending.size()) + ".weight");
   if (weight == file.grads.end() || weight->second.shape.size() != 2) return 0.0;
-  constexpr double kLargestInput = 4.0;
-  return norm(weight->second.values) / (std::sqrt(static_cast<double>(weight->second.shape[1])) * kLargestInput);
+  return 2.0 * norm(weight->second.values) / std::sqrt(static_cast<double>(weight->second.shape[1]));
 }
 
 }  // namespace
@@ -101,7 +100,7 @@ std::vector<std::string> gradient_differences(const DumpFile& reference, const D
       if (by_second_term != nullptr) by_second_term->push_back(name);
       continue;
     }
-    list.push_back(fmt::format("{}: gradient of norm {:.3e} differs by {:.3e} ({:.1e} of it; s >= {:.3e})", name, size,
+    list.push_back(fmt::format("{}: gradient of norm {:.3e} differs by {:.3e} ({:.1e} of it; s = {:.3e})", name, size,
                                error, error / size, s));
   }
   for (const auto& [name, g] : other.grads) {

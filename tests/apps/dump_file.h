@@ -32,11 +32,11 @@ double distance(const std::vector<float>& a, const std::vector<float>& b);
 /// Two runs of one step that differ in the order of sums alone. Returns what is not equal, one line each.
 ///
 /// Gradients: ||g - g_ref|| <= 1e-5 max(||g_ref||, 1e-2 s) for every tensor, where s is the norm of its sums of
-/// absolute contributions. From outside the program s is not known; for the bias b of a linear map W it is bounded from
-/// below: dW = dY^T X, so |dW_ji| <= max|X| sum_r |dY_rj|, hence s(b) >= ||dW|| / (sqrt(columns) max|X|). The rows that
-/// enter a map behind a layer norm have at most the norm sqrt(columns), few of their values are above 4: max|X| = 4 is
-/// used. For all other tensors s = 0, so that the first term decides. `by_second_term` collects the names that needed
-/// s.
+/// absolute contributions. From outside the program s is not known. For the bias of a linear map W behind a norm it
+/// follows from W's gradient: dW = dY^T X with rows of X of the norm sqrt(columns), so ||dW|| <= sqrt(columns) s; and
+/// with rows of varying sign, at least the 17 of a picture, s is larger than this bound by about sqrt(17) / 2. So s = 2
+/// ||dW|| / sqrt(columns). For all other tensors s = 0: there the first term decides. `by_second_term` collects the
+/// names that needed s.
 std::vector<std::string> differences(const DumpFile& reference, const DumpFile& other,
                                      std::vector<std::string>* by_second_term = nullptr);
 

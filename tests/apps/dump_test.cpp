@@ -7,6 +7,8 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <set>
 
 using namespace mmt::app_test;
 
@@ -36,12 +38,9 @@ void check_equal(const DumpFile& reference, const DumpFile& other) {
 }
 
 std::vector<std::string> modules_of(const DumpFile& d) {
-  std::vector<std::string> names;
-  for (const auto& [name, g] : d.grads) {
-    const std::string module = name.substr(0, name.find('/'));
-    if (names.empty() || names.back() != module) names.push_back(module);
-  }
-  return names;
+  std::set<std::string> names;
+  for (const auto& [name, g] : d.grads) names.insert(name.substr(0, name.find('/')));
+  return {names.begin(), names.end()};
 }
 
 const std::vector<std::string> kModules = {"ears", "ears.projector", "eyes", "eyes.projector", "llm"};

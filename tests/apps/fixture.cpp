@@ -277,7 +277,7 @@ std::vector<std::string> TinyRun::arguments(const std::string& command, const st
 
 Outcome TinyRun::run(const std::string& command, const std::vector<std::string>& set, const Launch& launch,
                      const std::vector<std::string>& more) const {
-  return run_binary(folder() / "output", arguments(command, set, more), launch);
+  return run_binary(folder(), arguments(command, set, more), launch);
 }
 
 void TinyRun::edit_config(const std::string& from, const std::string& to) const {

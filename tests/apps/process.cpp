@@ -118,6 +118,7 @@ Process::Process(const std::filesystem::path& folder, const std::vector<std::str
   pid_ = ::fork();
   if (pid_ == 0) {
     ::setpgid(0, 0);
+    if (::chdir(folder.c_str()) != 0) ::_exit(126);
     ::dup2(in, 0);
     ::dup2(out, 1);
     ::dup2(err, 2);

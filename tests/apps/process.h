@@ -22,13 +22,13 @@ struct Outcome {
 struct Launch {
   int ranks = 0;  ///< 0: the binary alone, without mpirun
   double timeout = 120.0;
-  std::vector<std::pair<std::string, std::string>> environment;  ///< besides one thread a rank
+  std::vector<std::pair<std::string, std::string>> environment{};  ///< besides one thread a rank
 };
 
 /// A running command. Ends with all its ranks when destroyed.
 class Process {
  public:
-  /// `folder` takes the files of standard output and error.
+  /// Runs in `folder`, which also takes the files of standard output and error.
   Process(const std::filesystem::path& folder, const std::vector<std::string>& arguments, const Launch& launch);
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;

@@ -74,7 +74,7 @@ TEST_CASE("a run goes on at another number of ranks with the same samples and lo
   // Rounding goes through up to nine AdamW updates, where it grows.
   check_same_losses(tiny.folder() / "whole", tiny.folder() / "parts", 10, 2e-3);
   const auto inspect = [&](const char* run) {
-    const Outcome o = run_binary(tiny.folder() / "output", {"inspect", (tiny.folder() / run).string(), "--json"});
+    const Outcome o = run_binary(tiny.folder(), {"inspect", (tiny.folder() / run).string(), "--json"});
     require_done(o);
     return nlohmann::json::parse(o.out);
   };
@@ -116,11 +116,9 @@ TEST_CASE("SIGUSR1 saves and ends with 75 and the next start ends the same run")
     const Launch launch{.ranks = ranks};
     const std::string whole = fmt::format("whole{}", ranks), parts = fmt::format("parts{}", ranks);
     const std::int64_t steps = 60;
-    const Set common = {"train.steps=60"};
     require_done(tiny.run("train", {"train.steps=60", "run.output_dir=" + whole}, launch));
     {
-      Process process(tiny.folder() / "output", tiny.arguments("train", {"train.steps=60", "run.output_dir=" + parts}),
-                      launch);
+      Process process(tiny.folder(), tiny.arguments("train", {"train.steps=60", "run.output_dir=" + parts}), launch);
       REQUIRE(process.wait_until([&] { return read_metrics(tiny.folder() / parts).size() >= 2; }));
       process.signal(SIGUSR1);
       const Outcome o = process.wait();
@@ -159,7 +157,7 @@ TEST_CASE("checkpoints are kept by number and by the best evaluation") {
 
   require_done(
       tiny.run("train", {"run.output_dir=best", "checkpoint.every_steps=1", "checkpoint.keep_last=1",
-                         "checkpoint.keep_best=loss", "eval.every_steps=1", "optimizer.lr=0.1", "train.steps=8"}));
+                         "checkpoint.keep_best=loss", "eval.every_steps=1", "optimizer.lr=1", "train.steps=8"}));
   const auto metrics = read_metrics(tiny.folder() / "best");
   std::int64_t best = 1;
   for (const auto& [step, line] : metrics) {
