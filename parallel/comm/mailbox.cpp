@@ -128,7 +128,7 @@ void Mailbox::post(int to, Lane lane, const void* data, std::size_t bytes) {
     done = post_pieces(to, lane, p, bytes, bytes, started);
     if (started && done == bytes) return;
   }
-  if (!told_) {
+  if (!told_ && lane == kUser) {  // in a collective the sender stays until all is received
     told_ = true;
     log::warning(
         "a message of {} bytes to rank {} does not fit into the outbox of {} bytes: the rest waits until this rank "
