@@ -5,7 +5,20 @@
 #include "parallel/comm/mailbox.h"
 #include "parallel/comm/shm.h"
 
+#include <optional>
+
 namespace mmt::comm {
+
+/// How the ranks of a communicator lie on nodes, when each node's are neighbours in rank order.
+struct Nodes {
+  ShmCommunicator* local = nullptr;  ///< the ranks of this node
+  int index = 0;                     ///< this node
+  std::vector<int> first;            ///< by node: its first rank
+  int slices = 1;                    ///< ranks of the smallest node
+  int largest = 1;                   ///< ranks of the largest
+};
+/// Nothing when the ranks of a node are not neighbours. `node_of`: by rank.
+std::optional<Nodes> find_nodes(std::span<const int> node_of, int rank, ShmCommunicator* local);
 
 /// How a pair of ranks passes a message. The contract is Mailbox's: post never waits, take waits for the next message
 /// of (from, lane) and checks its size.
@@ -18,12 +31,17 @@ class Post {
   virtual void post(int to, Mailbox::Lane lane, const void* data, std::size_t bytes) = 0;
   virtual void take(int from, Mailbox::Lane lane, void* data, std::size_t bytes, std::string_view comm_name) = 0;
   virtual void reserve(std::size_t bytes) = 0;
+  /// Null: shared memory within nodes cannot be used.
+  virtual const Nodes* nodes() const { return nullptr; }
   /// Collective; null for a negative color.
   virtual std::unique_ptr<Communicator> split(int color, int key, const std::string& name) = 0;
 };
 
 /// The same results, bit for bit, as ShmCommunicator: sums run in rank order.
-/// all_reduce: every rank gets its slice from all others, reduces it, and hands it round.
+/// all_reduce: within a node through shared memory; from node to node a chain of open sums, one per local rank, each
+/// for a slice of the data; the end of the chain hands the results back. Every link carries the data once each way. For
+/// little data, and where nodes cannot be told, every rank gets its slice from all others, reduces it, and hands it
+/// round.
 class PairwiseCommunicator final : public Communicator {
  public:
   PairwiseCommunicator(std::string name, std::unique_ptr<Post> post)
@@ -49,16 +67,18 @@ class PairwiseCommunicator final : public Communicator {
 
  private:
   void start();
+  void chain(const Nodes& nodes, const Tensor& data, ReduceOp op);
   void exchange(std::span<const Tensor> sends, std::span<const Tensor> recvs);
 
   std::unique_ptr<Post> post_;
   std::vector<char> scratch_;  // grows to the largest reduction
 };
 
-/// Messages through the shared memory of one group (tests of the collectives above).
+/// Messages through the shared memory of one group whose ranks act as several nodes (tests of the collectives above).
 class ShmPost final : public Post {
  public:
-  explicit ShmPost(std::unique_ptr<Communicator> comm) : comm_(std::move(comm)) {}
+  /// Collective. num_nodes 0: nodes are not used.
+  ShmPost(std::unique_ptr<Communicator> comm, int num_nodes);
   int rank() const override { return comm_->rank(); }
   int size() const override { return comm_->size(); }
   World& world() override { return shm().world(); }
@@ -69,15 +89,15 @@ class ShmPost final : public Post {
     shm().mailbox().take(from, lane, data, bytes, comm_name);
   }
   void reserve(std::size_t bytes) override { shm().reserve_sends(bytes); }
-  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override {
-    std::unique_ptr<Communicator> part = comm_->split(color, key, name);
-    if (part == nullptr) return nullptr;
-    return std::make_unique<PairwiseCommunicator>(name, std::make_unique<ShmPost>(std::move(part)));
-  }
+  const Nodes* nodes() const override { return nodes_ ? &*nodes_ : nullptr; }
+  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
 
  private:
   ShmCommunicator& shm() { return static_cast<ShmCommunicator&>(*comm_); }
   std::unique_ptr<Communicator> comm_;
+  int num_nodes_;
+  std::unique_ptr<Communicator> local_;
+  std::optional<Nodes> nodes_;
 };
 
 }  // namespace mmt::comm

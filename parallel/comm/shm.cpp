@@ -261,11 +261,10 @@ void ShmCommunicator::do_all_reduce(const Tensor& data, ReduceOp op, const Strea
   }
 }
 
-void ShmCommunicator::do_reduce_scatter_v(std::span<const Tensor> inputs, const Tensor& output, ReduceOp op,
-                                          const Stream&) {
+void ShmCommunicator::visit_parts(std::span<const Tensor> inputs, ReduceOp op, int ranks, const Visit& visit) {
   if (group_->world().before_operation) group_->world().before_operation();
   const int n = size();
-  DType dtype = output.dtype;
+  DType dtype = DType::f32;
   std::int64_t total = 0;
   std::int64_t longest = 0;
   for (const Tensor& t : inputs) {
@@ -273,10 +272,11 @@ void ShmCommunicator::do_reduce_scatter_v(std::span<const Tensor> inputs, const 
     total += t.numel();
     longest = std::max(longest, t.numel());
   }
+  const std::int64_t part = inputs[usize(rank())].numel();
   const std::int64_t element = size_of(dtype);
   // Each chunk brings `step` elements of every rank's part: staged as n runs.
-  const std::int64_t step = std::max<std::int64_t>(1, static_cast<std::int64_t>(half_bytes()) / n / element);
-  const Call call{Op::reduce_scatter, detail_of(op, dtype), usize(total * element), usize(output.bytes()), {}};
+  const std::int64_t step = std::max<std::int64_t>(1, static_cast<std::int64_t>(half_bytes()) / ranks / element);
+  const Call call{Op::reduce_scatter, detail_of(op, dtype), usize(total * element), usize(part * element), {}};
   std::vector<const void*> sources(usize(n));
   if (longest == 0) return begin(call);
   for (std::int64_t done = 0; done < longest; done += step) {
@@ -292,12 +292,18 @@ void ShmCommunicator::do_reduce_scatter_v(std::span<const Tensor> inputs, const 
     } else {
       phase(call);
     }
-    const std::int64_t mine = std::clamp<std::int64_t>(output.numel() - done, 0, step);
     for (int r = 0; r < n; ++r) sources[usize(r)] = half(r) + rank() * step * element;
-    void* const to_me[] = {static_cast<char*>(output.data) + done * element};
-    if (mine > 0) reduce_in_rank_order(op, dtype, sources, to_me, mine);
+    if (const auto mine = std::clamp<std::int64_t>(part - done, 0, step); mine > 0) visit(sources, done, mine);
     next_half();
   }
+}
+
+void ShmCommunicator::do_reduce_scatter_v(std::span<const Tensor> inputs, const Tensor& output, ReduceOp op,
+                                          const Stream&) {
+  visit_parts(inputs, op, size(), [&](std::span<const void* const> sources, std::int64_t first, std::int64_t count) {
+    void* const to_me[] = {static_cast<char*>(output.data) + first * size_of(output.dtype)};
+    reduce_in_rank_order(op, output.dtype, sources, to_me, count);
+  });
 }
 
 void ShmCommunicator::do_all_gather_v(const Tensor& input, std::span<const Tensor> outputs, const Stream&) {

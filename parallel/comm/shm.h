@@ -27,6 +27,14 @@ class ShmCommunicator final : public Communicator {
   Mailbox& mailbox() { return mailbox_; }
   World& world() { return group_->world(); }
 
+  /// The first half of a reduction, for those who go on with it: calls visit(sources, first, count) with the elements
+  /// [first, first + count) of all ranks' contributions to this rank's part, in rank order, run by run. What has been
+  /// visited of inputs[rank()] may be overwritten. Runs are as long as in a group of `ranks` (at least the size of
+  /// this).
+  using Visit = std::function<void(std::span<const void* const> sources, std::int64_t first, std::int64_t count)>;
+  void visit_parts(std::span<const Tensor> inputs, ReduceOp op, int ranks, const Visit& visit);
+
+  int world_rank(int r) const { return group_->world_rank(r); }
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
   SharedBlock shared_alloc(std::size_t bytes) override;

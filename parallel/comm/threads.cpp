@@ -160,7 +160,8 @@ std::unique_ptr<Communicator> make_communicator(std::string name, std::shared_pt
   const ShmOptions shm{options.staging_bytes, options.outbox_bytes, options.direct};
   auto comm = std::make_unique<ShmCommunicator>(name, std::move(group), shm);
   if (options.pairwise) {
-    return std::make_unique<PairwiseCommunicator>(std::move(name), std::make_unique<ShmPost>(std::move(comm)));
+    return std::make_unique<PairwiseCommunicator>(std::move(name),
+                                                  std::make_unique<ShmPost>(std::move(comm), options.nodes));
   }
   return comm;
 }

@@ -13,7 +13,8 @@ struct ThreadOptions {
   int fail_at = -1;
   double timeout_seconds = 60;
   bool direct = true;     ///< false: as between processes, tensors outside shared blocks go through staging buffers
-  bool pairwise = false;  ///< collectives over messages alone, as between nodes
+  bool pairwise = false;  ///< collectives over messages, as between nodes
+  int nodes = 0;          ///< with pairwise: groups of neighbouring ranks share memory as the ranks of a node do
   std::size_t staging_bytes = 256 << 10;  ///< per rank and communicator, as below
   std::size_t outbox_bytes = 1 << 20;
 };

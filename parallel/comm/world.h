@@ -58,15 +58,16 @@ struct World {
   /// Waits until ready() holds: spins shortly, then yields, then sleeps, so that a waiting rank costs the computing
   /// ones nothing. Throws PeerError after an abort, when a rank died, or after the timeout, with what().
   template <class Ready, class What> void wait_until(Ready&& ready, What&& what) const {
-    constexpr int kSpins = 100;
-    constexpr int kYields = 2000;
-    for (int i = 0; i < kSpins + kYields; ++i) {
+    for (int spins = 0; spins < 100; ++spins) {
+      if (ready()) return;
+    }
+    const auto start = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - start < std::chrono::milliseconds(2)) {
       if (ready()) return;
       check_abort();
       poll();
-      if (i >= kSpins) sched_yield();
+      sched_yield();
     }
-    const auto start = std::chrono::steady_clock::now();
     auto next_look = start + std::chrono::milliseconds(200);
     while (!ready()) {
       check_abort();

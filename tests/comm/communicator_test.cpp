@@ -22,10 +22,11 @@ void everywhere(const std::function<void(Communicator&)>& body) {
   body(*self);
   std::uint64_t seed = 0;
   for (const int ranks : {1, 2, 3, 5}) {
-    for (const int kind : {0, 1, 2}) {
+    for (const int kind : {0, 1, 2, 3}) {  // read in place, staged, messages, two nodes
       ThreadOptions options;
       options.direct = kind == 0;
-      options.pairwise = kind == 2;
+      options.pairwise = kind >= 2;
+      options.nodes = kind == 3 ? 2 : 0;
       options.seed = seed++ % 2 == 0 ? 0 : seed;
       options.staging_bytes = kind == 0 ? 256 << 10 : 4 << 10;
       options.outbox_bytes = kind == 0 ? 1 << 20 : 16 << 10;
@@ -61,23 +62,22 @@ TEST_CASE("shared blocks are reduced in place") { everywhere(bodies::shared_memo
 TEST_CASE("small values are agreed") { everywhere(bodies::values); }
 
 TEST_CASE("a reduction has the same bits in every implementation") {
-  for (const int ranks : {1, 2, 3, 4}) {
+  for (const int ranks : {1, 2, 3, 4, 5}) {
     std::vector<std::uint64_t> prints;
-    for (const bool direct : {true, false}) {
-      for (const bool pairwise : {false, true}) {
-        ThreadOptions options;
-        options.direct = direct;
-        options.pairwise = pairwise;
-        std::atomic<std::uint64_t> print = 0;
-        run_threads(
-            ranks,
-            [&](Communicator& comm) {
-              const std::uint64_t mine = bodies::fingerprint(comm);
-              if (comm.rank() == 0) print = mine;
-            },
-            options);
-        prints.push_back(print);
-      }
+    for (const int nodes : {-2, -1, 0, 2, 3}) {  // read in place, staged, messages, nodes
+      ThreadOptions options;
+      options.direct = nodes == -2;
+      options.pairwise = nodes >= 0;
+      options.nodes = std::max(nodes, 0);
+      std::atomic<std::uint64_t> print = 0;
+      run_threads(
+          ranks,
+          [&](Communicator& comm) {
+            const std::uint64_t mine = bodies::fingerprint(comm);
+            if (comm.rank() == 0) print = mine;
+          },
+          options);
+      prints.push_back(print);
     }
     for (const std::uint64_t p : prints) CHECK(p == prints[0]);
   }

@@ -17,28 +17,28 @@ MpiPost::MpiPost(std::shared_ptr<MpiState> state, MPI_Comm comm)
     : state_(std::move(state)), comm_(comm), world_ranks_(world_ranks_of(comm)) {
   MPI_Comm_rank(comm_, &rank_);
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
-  const auto node = [&](int r) {
-    return state_->node_of[static_cast<std::size_t>(world_ranks_[static_cast<std::size_t>(r)])];
-  };
+  std::vector<int> node_of;
+  for (const int r : world_ranks_) node_of.push_back(state_->node_of[static_cast<std::size_t>(r)]);
+  const int mine = node_of[static_cast<std::size_t>(rank_)];
   MPI_Comm near = MPI_COMM_NULL;
-  check_mpi(MPI_Comm_split(comm_, node(rank_), rank_, &near), "split by node");
+  check_mpi(MPI_Comm_split(comm_, mine, rank_, &near), "split by node");
   state_->comms.push_back(near);
-  neighbours_ = std::make_shared<MpiGroup>(state_, near);
-  neighbour_of_.assign(world_ranks_.size(), -1);
-  mailbox_ = std::make_unique<Mailbox>(*neighbours_, state_->options.outbox_bytes);
-  if (!mailbox_->usable()) {
-    mailbox_.reset();
-  } else {
-    int next = 0;
-    for (int r = 0; r < size(); ++r) {
-      if (node(r) == node(rank_)) neighbour_of_[static_cast<std::size_t>(r)] = next++;
-    }
+  local_ = std::make_unique<ShmCommunicator>("node", std::make_shared<MpiGroup>(state_, near), state_->shm_options());
+  if (!local_->usable()) local_.reset();
+  local_rank_.assign(world_ranks_.size(), -1);
+  int next = 0;
+  for (std::size_t r = 0; r < node_of.size(); ++r) {
+    if (node_of[r] == mine && local_ != nullptr) local_rank_[r] = next++;
   }
+  // All nodes take the same path: one without shared memory keeps the others from using theirs in collectives.
+  int have = local_ != nullptr ? 1 : 0;
+  check_mpi(MPI_Allreduce(MPI_IN_PLACE, &have, 1, MPI_INT, MPI_MIN, comm_), "split by node");
+  if (have != 0) nodes_ = find_nodes(node_of, rank_, local_.get());
   state_->world.progress.push_back(this);
 }
 
 MpiPost::~MpiPost() {
-  const auto idle = [&] { return sending_.empty() && (mailbox_ == nullptr || mailbox_->idle()); };
+  const auto idle = [&] { return sending_.empty(); };
   if (!idle() && std::uncaught_exceptions() == 0) {
     try {
       state_->world.wait_until(
@@ -52,8 +52,8 @@ MpiPost::~MpiPost() {
 
 void MpiPost::post(int to, Mailbox::Lane lane, const void* data, std::size_t bytes) {
   state_->world.check_abort();
-  if (const int near = neighbour_of_[static_cast<std::size_t>(to)]; near >= 0)
-    return mailbox_->post(near, lane, data, bytes);
+  if (const int near = local_rank_[static_cast<std::size_t>(to)]; near >= 0)
+    return local_->mailbox().post(near, lane, data, bytes);
   const char* p = static_cast<const char*>(data);
   std::size_t done = 0;
   do {
@@ -76,8 +76,8 @@ void MpiPost::poll() {
 }
 
 void MpiPost::take(int from, Mailbox::Lane lane, void* data, std::size_t bytes, std::string_view comm_name) {
-  if (const int near = neighbour_of_[static_cast<std::size_t>(from)]; near >= 0) {
-    return mailbox_->take(near, lane, data, bytes, comm_name);
+  if (const int near = local_rank_[static_cast<std::size_t>(from)]; near >= 0) {
+    return local_->mailbox().take(near, lane, data, bytes, comm_name);
   }
   const int from_world = world_ranks_[static_cast<std::size_t>(from)];
   const auto mismatch = [&](std::string_view sent) {
@@ -121,7 +121,7 @@ void MpiPost::take(int from, Mailbox::Lane lane, void* data, std::size_t bytes, 
 }
 
 void MpiPost::reserve(std::size_t bytes) {
-  if (mailbox_ != nullptr) mailbox_->reserve(bytes);
+  if (local_ != nullptr) local_->reserve_sends(bytes);
 }
 
 std::unique_ptr<Communicator> MpiPost::split(int color, int key, const std::string& name) {

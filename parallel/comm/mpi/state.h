@@ -14,8 +14,8 @@ namespace mmt::comm {
 
 /// Throws PeerError with MPI's own text.
 void check_mpi(int code, const char* what);
-/// Waits until all ranks are here, as every wait does: sends of this rank move on meanwhile, and a failure elsewhere or a
-/// rank that does not come ends it. Called before MPI's own blocking collectives, which know none of that.
+/// Waits until all ranks are here, as every wait does: sends of this rank move on meanwhile, and a failure elsewhere or
+/// a rank that does not come ends it. Called before MPI's own blocking collectives, which know none of that.
 void meet(const World& world, MPI_Comm comm, const char* what);
 
 struct MpiState {
@@ -63,6 +63,7 @@ class MpiPost final : public Post, public Progress {
   void take(int from, Mailbox::Lane lane, void* data, std::size_t bytes, std::string_view comm_name) override;
   void poll() override;
   void reserve(std::size_t bytes) override;
+  const Nodes* nodes() const override { return nodes_ ? &*nodes_ : nullptr; }
   std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override;
 
  private:
@@ -75,9 +76,9 @@ class MpiPost final : public Post, public Progress {
   MPI_Comm comm_;
   int rank_ = 0;
   std::vector<int> world_ranks_;
-  std::shared_ptr<MpiGroup> neighbours_;  // the ranks of this communicator on this node
-  std::unique_ptr<Mailbox> mailbox_;      // between them; null without shared memory
-  std::vector<int> neighbour_of_;         // by rank: its rank among the neighbours, or -1
+  std::unique_ptr<ShmCommunicator> local_;  // the ranks of this communicator on this node; null without shared memory
+  std::vector<int> local_rank_;             // by rank: its rank there, or -1
+  std::optional<Nodes> nodes_;
   std::deque<Sending> sending_;
 };
 
