@@ -17,16 +17,14 @@ const std::vector<std::string> kShort = {"train.steps=3", "learning_rate.warmup_
 std::vector<std::string> only(const TinyRun& tiny, const std::string& lines, std::vector<std::string> more = {}) {
   write_text(tiny.folder() / "own.jsonl", lines);
   std::vector<std::string> set = kShort;
-  set.push_back("data.sets=null");
-  set.push_back("data.sets.0.path=" + (tiny.folder() / "own.jsonl").string());
-  set.push_back("data.sets.0.format=messages");
+  set.push_back("data.sets=[{path: " + (tiny.folder() / "own.jsonl").string() + ", format: messages}]");
   set.insert(set.end(), more.begin(), more.end());
   return set;
 }
 
 std::string dialogue(const std::string& question, const std::string& answer, const std::string& media = "") {
-  return R"({"messages": [{"role": "user", "content": ")" + question + R"("}, {"role": "assistant", "content": ")" + answer + "\"}]" +
-         (media.empty() ? "" : ", " + media) + "}\n";
+  return R"({"messages": [{"role": "user", "content": ")" + question + R"("}, {"role": "assistant", "content": ")" +
+         answer + "\"}]" + (media.empty() ? "" : ", " + media) + "}\n";
 }
 
 void require_outcome(const Outcome& o, int code, const std::string& message) {
@@ -43,28 +41,33 @@ TEST_CASE("bad config: every mistake is reported at once with its place") {
   tiny.edit_config("train:", "trian: {}\ntrain:");
   const Outcome o = tiny.run("train", {"train.steps=many", "optimizer.lr=-1", "modules.llm.kind=lama"});
   require_outcome(o, kUsage, "trian");
-  for (const char* part : {"did you mean \"train\"", "train.steps", "optimizer.lr", "did you mean \"llama\"", "config.yaml:"}) {
+  for (const char* part :
+       {"did you mean \"train\"", "train.steps", "optimizer.lr", "did you mean \"llama\"", "config.yaml:"}) {
     REQUIRE_THAT(o.err, Contains(part));
   }
 }
 
 TEST_CASE("bad config: a pattern that matches nothing, keys that are not there yet, a missing file") {
   const TinyRun tiny;
-  require_outcome(tiny.run("train", {"modules.llm.frozen=[no_such_layer]"}), kUsage, "\"no_such_layer\" matches no parameter");
-  require_outcome(tiny.run("train", {"optimizer.groups.0.match=no_such", "optimizer.groups.0.lr=1"}), kUsage, "matches no trainable parameter");
+  require_outcome(tiny.run("train", {"modules.llm.frozen=[no_such_layer]"}), kUsage,
+                  "\"no_such_layer\" matches no parameter");
+  require_outcome(tiny.run("train", {"optimizer.groups=[{match: no_such, lr: 1}]"}), kUsage,
+                  "matches no trainable parameter");
   require_outcome(tiny.run("train", {"parallel.schedule.policy=nested"}), kUsage, "not supported yet");
   require_outcome(tiny.run("train", {"run.device=cuda"}), kUsage, "not supported yet");
   require_outcome(tiny.run("train", {"data.sets.0.path=/nowhere/train.json"}), kUsage, "/nowhere/train.json");
   require_outcome(tiny.run("train", {"data.tokenizer=/nowhere/tokenizer.json"}), kUsage, "/nowhere/tokenizer.json");
-  require_outcome(tiny.run("train", {"modules.eyes.trainable=false", "modules.eyes.projector.trainable=false", "modules.ears.trainable=false",
-                                     "modules.ears.projector.trainable=false", "modules.llm.trainable=false"}),
+  require_outcome(tiny.run("train", {"modules.eyes.trainable=false", "modules.eyes.projector.trainable=false",
+                                     "modules.ears.trainable=false", "modules.ears.projector.trainable=false",
+                                     "modules.llm.trainable=false"}),
                   kUsage, "nothing is trainable");
 }
 
 TEST_CASE("bad data: an empty set and one without any answer end before training") {
   const TinyRun tiny;
   require_outcome(tiny.run("train", only(tiny, "")), kUsage, "own.jsonl");
-  const std::string masked = R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "loss": false}]})";
+  const std::string masked =
+      R"({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "loss": false}]})";
   for (const int ranks : {0, 2}) {
     require_outcome(tiny.run("train", only(tiny, masked + "\n"), {.ranks = ranks}), kUsage, "no_labels");
   }
@@ -86,7 +89,8 @@ TEST_CASE("bad data: placeholder counts, unsafe paths and missing media name the
   for (const Case& c : cases) {
     INFO(c.line);
     require_outcome(tiny.run("train", only(tiny, good + c.line)), kUsage, c.fault);
-    const Outcome skipped = tiny.run("train", only(tiny, good + c.line, {"data.bad_samples=skip", "run.output_dir=skip", "resume=auto"}));
+    const Outcome skipped =
+        tiny.run("train", only(tiny, good + c.line, {"data.bad_samples=skip", "run.output_dir=skip", "resume=auto"}));
     require_outcome(skipped, 0, c.fault);
     std::filesystem::remove_all(tiny.folder() / "skip");
     const Outcome validated = tiny.run("validate", only(tiny, good + c.line));
@@ -97,7 +101,8 @@ TEST_CASE("bad data: placeholder counts, unsafe paths and missing media name the
 
 TEST_CASE("bad data: literal placeholders and special tokens in text are text") {
   const TinyRun tiny;
-  const std::string lines = dialogue("write <image> and <|im_end|> please", "<image><audio><|im_start|>") + dialogue("a", "b");
+  const std::string lines =
+      dialogue("write <image> and <|im_end|> please", "<image><audio><|im_start|>") + dialogue("a", "b");
   require_outcome(tiny.run("train", only(tiny, lines)), 0, "done: 3 steps");
 }
 
@@ -108,7 +113,8 @@ TEST_CASE("bad media: wrong, cut, empty and huge files are faults of their sampl
   write_text(media / "empty.png", "");
   const std::string whole = read_text(media / "media" / "p0.png");
   write_text(media / "cut.png", whole.substr(0, whole.size() / 2));
-  write_text(media / "short.wav", std::string("RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x80\x3e\0\0\2\0\x10\0data\0\0\0\0", 44));
+  write_text(media / "short.wav",
+             std::string("RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0\x40\x1f\0\0\x80\x3e\0\0\2\0\x10\0data\0\0\0\0", 44));
   struct Case {
     std::string media, fault;
   };
@@ -120,14 +126,19 @@ TEST_CASE("bad media: wrong, cut, empty and huge files are faults of their sampl
   for (const Case& c : cases) {
     const std::string slot = c.media.find("audios") != std::string::npos ? "<audio>" : "<image>";
     INFO(c.media);
-    require_outcome(tiny.run("train", only(tiny, dialogue("a", "b") + dialogue(slot + " what?", "left", c.media))), kUsage, c.fault);
+    require_outcome(tiny.run("train", only(tiny, dialogue("a", "b") + dialogue(slot + " what?", "left", c.media))),
+                    kUsage, c.fault);
   }
   // A picture whose header is sound fails when it is decoded: after planning, on whichever rank loads it.
-  const std::string cut = dialogue("<image> what?", "left", R"("images": ["cut.png"])") + dialogue("a", "b") + dialogue("c", "d");
+  const std::string cut =
+      dialogue("<image> what?", "left", R"("images": ["cut.png"])") + dialogue("a", "b") + dialogue("c", "d");
   for (const int ranks : {0, 2}) {
     INFO(ranks);
-    require_outcome(tiny.run("train", only(tiny, cut, {"train.global_batch_size=3"}), {.ranks = ranks}), kFailed, "corrupt_image");
-    const Outcome skipped = tiny.run("train", only(tiny, cut, {"data.bad_samples=skip", "train.global_batch_size=3", "run.output_dir=cut"}), {.ranks = ranks});
+    require_outcome(tiny.run("train", only(tiny, cut, {"train.global_batch_size=3"}), {.ranks = ranks}), kFailed,
+                    "corrupt_image");
+    const Outcome skipped =
+        tiny.run("train", only(tiny, cut, {"data.bad_samples=skip", "train.global_batch_size=3", "run.output_dir=cut"}),
+                 {.ranks = ranks});
     require_outcome(skipped, 0, "corrupt_image");
     std::filesystem::remove_all(tiny.folder() / "cut");
   }
@@ -140,8 +151,9 @@ TEST_CASE("bad data: a sample that fails after planning leaves the others' gradi
   const std::string good = dialogue("a", "b") + dialogue("c d e", "f g");
   const std::string broken = dialogue("<image> what?", "left", R"("images": ["cut.png"])");
   const auto loss_of = [&](const std::string& lines, const std::string& batch) {
-    const Outcome o = tiny.run("dump", only(tiny, lines, {"data.bad_samples=skip", "data.shuffle=false", "train.global_batch_size=" + batch}), {},
-                               {"--out", (tiny.folder() / "step.h5").string()});
+    const Outcome o = tiny.run(
+        "dump", only(tiny, lines, {"data.bad_samples=skip", "data.shuffle=false", "train.global_batch_size=" + batch}),
+        {}, {"--out", (tiny.folder() / "step.h5").string()});
     INFO(o.text());
     REQUIRE(o.code == 0);
     const std::string text = o.out + o.err;
@@ -154,7 +166,11 @@ TEST_CASE("bad data: a sample that fails after planning leaves the others' gradi
 
 TEST_CASE("fewer samples than ranks and ranks with nothing to do simply work") {
   const TinyRun tiny;
-  require_outcome(tiny.run("train", only(tiny, dialogue("a", "b"), {"train.global_batch_size=1"}), {.ranks = 3}), 0, "done: 3 steps");
-  const std::string mixed = dialogue("<image> what?", "left", R"("images": ["media/p0.png"])") + dialogue("only text", "here");
-  require_outcome(tiny.run("train", only(tiny, mixed, {"train.global_batch_size=2", "run.output_dir=mixed"}), {.ranks = 2}), 0, "done: 3 steps");
+  require_outcome(tiny.run("train", only(tiny, dialogue("a", "b"), {"train.global_batch_size=1"}), {.ranks = 3}), 0,
+                  "done: 3 steps");
+  const std::string mixed =
+      dialogue("<image> what?", "left", R"("images": ["media/p0.png"])") + dialogue("only text", "here");
+  require_outcome(
+      tiny.run("train", only(tiny, mixed, {"train.global_batch_size=2", "run.output_dir=mixed"}), {.ranks = 2}), 0,
+      "done: 3 steps");
 }
