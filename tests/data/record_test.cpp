@@ -222,7 +222,7 @@ TEST_CASE("records are read by many threads at once") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("mutated data files only give config and data errors") {
+TEST_CASE("fuzz: mutated data files only give config and data errors") {
   const TempFolder folder;
   std::mt19937 rng(3);
   const std::string good = "[" + llava(R"("id": "a", "image": "a.png", )", "<image>\\nwhat \\u00e9 \\ud83d\\ude42?") +
@@ -231,7 +231,8 @@ TEST_CASE("mutated data files only give config and data errors") {
                            R"({"role": "assistant", "content": "c", "loss": true}]})" +
                            "]\n";
   int records = 0, faults = 0, refused = 0;
-  for (int round = 0; round < 1500; ++round) {
+  const int rounds = fuzz_rounds(1500);
+  for (int round = 0; round < rounds; ++round) {
     std::string bad = round % 2 == 0 ? good : good.substr(1, good.size() - 3);
     for (std::size_t n = 1 + rng() % 5; n > 0 && !bad.empty(); --n) {
       const std::size_t at = rng() % bad.size();

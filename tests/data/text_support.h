@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -37,6 +38,12 @@ class TempFolder {
  private:
   std::filesystem::path path_;
 };
+
+/// Rounds of a fuzz test: MMTRAIN_FUZZ_ROUNDS (scripts/soak.sh sets it), or the few of the usual run.
+inline int fuzz_rounds(int usual) {
+  const char* rounds = std::getenv("MMTRAIN_FUZZ_ROUNDS");
+  return rounds == nullptr ? usual : std::atoi(rounds);
+}
 
 inline std::string read_whole(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);

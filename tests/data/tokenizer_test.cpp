@@ -12,6 +12,7 @@
 #include "core/data/bpe.h"
 #include "core/data/utf8.h"
 #include "core/error.h"
+#include "tests/data/text_support.h"
 
 using namespace mmt;
 using namespace mmt::data;
@@ -275,12 +276,13 @@ TEST_CASE("a pattern that backtracks without end is stopped by its limit") {
   CHECK_THROWS_AS(tokenizer.encode(std::string(300, 'a')), DataError);
 }
 
-TEST_CASE("mutated tokenizer files only give config errors") {
+TEST_CASE("fuzz: mutated tokenizer files only give config errors") {
   std::ifstream in(kFolder + "qwen2.json");
   const std::string good((std::istreambuf_iterator<char>(in)), {});
   std::mt19937 rng(11);
   int parsed = 0, refused = 0;
-  for (int round = 0; round < 300; ++round) {
+  const int rounds = fuzz_rounds(300);
+  for (int round = 0; round < rounds; ++round) {
     std::string bad = good;
     // Most of the file is vocabulary; half of the mutations go to the few hundred bytes before it.
     const std::size_t span = round % 2 == 0 ? std::min<std::size_t>(bad.size(), 2600) : bad.size();
