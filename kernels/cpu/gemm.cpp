@@ -84,12 +84,20 @@ template <Isa kLevel> Operand<float> widened(int slot, const Tensor& t, Transpos
   return {to, t.cols(), transpose == Transpose::yes};
 }
 
+/// Columns of a block: few row blocks are cut by columns too, so that some threads find work; a multiple of 64.
+std::int64_t columns_of_block(std::int64_t m, std::int64_t n) {
+  const std::int64_t row_blocks = (m + kBlockRows - 1) / kBlockRows;
+  const std::int64_t wanted = row_blocks == 1 ? 4 : row_blocks < 4 ? 2 : 1;
+  const std::int64_t share = ((n + wanted - 1) / wanted + 63) / 64 * 64;
+  return std::min({n, kBlockFloats / kBlockRows, std::max<std::int64_t>(share, 128)});
+}
+
 /// bf16 c = [c +] a b [+ bias], the f32 product of a block of rows at a time, rounded on the way out.
 /// Blocks have the same rows whatever the number of threads; each is one call of the library on one thread.
 template <Isa kLevel, class T>
 dnnl_status_t multiply_blocks(const Tensor& c, std::int64_t k, Operand<T> a, Operand<T> b, const bf16* bias, bool add) {
   const std::int64_t m = c.rows(), n = c.cols();
-  const std::int64_t block_cols = std::min(n, kBlockFloats / kBlockRows);
+  const std::int64_t block_cols = columns_of_block(m, n);
   const std::int64_t row_blocks = (m + kBlockRows - 1) / kBlockRows, col_blocks = (n + block_cols - 1) / block_cols;
   const auto out = rows_of<bf16>(c);
   std::atomic<dnnl_status_t> status = dnnl_success;
