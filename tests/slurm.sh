@@ -113,7 +113,7 @@ run_form() { # mpirun|srun, scancel options...
   local form=$1 config_file=$config begin=$SECONDS
   shift
   if [ -z "$config_file" ]; then
-    python3 "$root/tests/tiny_run.py" "$scratch/$form" --steps 6000 --every 2000
+    python3 "$root/tests/tiny_run.py" "$scratch/$form" --steps 2000 --every 500
     config_file=$scratch/$form/config.yaml
   fi
   job=$(MMTRAIN=$binary MMTRAIN_ROOT=$root sbatch --parsable -n "$((cores < 2 ? cores : 2))" --time=10 --output="$scratch/$form.log" \
@@ -121,7 +121,7 @@ run_form() { # mpirun|srun, scancel options...
   wait_for 60 "$form: first step" trains "$form"
   scancel --signal=USR1 "$@" "$job"
   wait_for 60 "$form: queued again after USR1" restarted "$job"
-  wait_for 120 "$form: end of the second run" ended "$job"
+  wait_for 400 "$form: end of the second run" ended "$job"
   if [ "$(state_of "$job" JobState)" != COMPLETED ] || [ "$(state_of "$job" Restarts)" != 1 ]; then
     scontrol show job "$job" >&2
     return 1
