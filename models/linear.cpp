@@ -69,6 +69,12 @@ void LinearLayer::forward(Ctx& ctx, const Tensor& y, const Tensor& x) const {
   sum_.end(ctx, partial, y);
 }
 
+void LinearLayer::forward(Ctx& ctx, const Tensor& y, const Tensor& pre, const Tensor& x, Activation activation) const {
+  MMT_CHECK(!sum_.active(), "an activation of a partial sum");
+  ops::linear_activation_forward(ctx.stream, y, pre, x, weight(ctx), bias_ != kNone ? ctx.weight(bias_) : Tensor{},
+                                 activation);
+}
+
 void LinearLayer::backward_input(Ctx& ctx, Saved& saved, const Tensor& dx, const Tensor& dy,
                                  Accumulate accumulate) const {
   if (bias_grad_ != kNone)

@@ -1,6 +1,7 @@
 // Linear layer y = x W^T + b over rows, whole or cut over the tensor-parallel axis.
 #pragma once
 
+#include "kernels/activation.h"
 #include "models/layer.h"
 
 namespace mmt::models {
@@ -40,6 +41,8 @@ class LinearLayer {
   Linear forward_scratch() const { return sum_.scratch(); }
 
   void forward(Ctx& ctx, const Tensor& y, const Tensor& x) const;
+  /// pre = x W^T + b, y = activation(pre); `pre` may be absent. Not for row splits, whose product is a partial sum.
+  void forward(Ctx& ctx, const Tensor& y, const Tensor& pre, const Tensor& x, Activation activation) const;
   /// dx (may be absent, may be f32 beside bf16) = or += dy W; leaves the bias gradient in the stash.
   void backward_input(Ctx& ctx, Saved& saved, const Tensor& dx, const Tensor& dy,
                       Accumulate accumulate = Accumulate::overwrite) const;

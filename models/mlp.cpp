@@ -32,7 +32,8 @@ Mlp::Mlp(UnitPlanner& planner, const MlpOptions& options, bool input_needs_grad)
   if (gated_) gate_out_ = planner.tensor("mlp gate", inner, kept);
   // silu(gate) alone turns d middle into d up.
   gate_needs_grad_ = gated_ && gate_.output_needs_grad();
-  up_out_ = planner.tensor("mlp up", inner, gated_ && !gate_needs_grad_ ? Life::scratch : kept);
+  if (gated_ || middle_needs_grad_)
+    up_out_ = planner.tensor("mlp up", inner, gated_ && !gate_needs_grad_ ? Life::scratch : kept);
   middle_ = planner.tensor("mlp middle", inner, down_.input_life());
 
   const Linear buffer = run::arena_bytes(planner.dtype(), RowCount::rows, inner);
@@ -51,12 +52,13 @@ Mlp::Mlp(UnitPlanner& planner, const MlpOptions& options, bool input_needs_grad)
 }
 
 void Mlp::forward(Ctx& ctx, Saved& saved, const Tensor& y, const Tensor& x) const {
-  up_.forward(ctx, saved[up_out_], x);
   if (gated_) {
     gate_.forward(ctx, saved[gate_out_], x);
+    up_.forward(ctx, saved[up_out_], x);
     ops::swiglu_forward(ctx.stream, saved[middle_], saved[gate_out_], saved[up_out_]);
   } else {
-    ops::activation_forward(ctx.stream, saved[middle_], saved[up_out_], activation_);
+    const Tensor pre = up_out_ == kNone ? Tensor{} : saved[up_out_];
+    up_.forward(ctx, saved[middle_], pre, x, activation_);
   }
   if (y.defined()) down_.forward(ctx, y, saved[middle_]);
 }

@@ -16,7 +16,7 @@ Projector::Projector(const UnitPlanner::Setting& setting, const ProjectorOptions
     middle_needs_grad_ = first_.output_needs_grad();
     last_ = layer("linear_2", o.inner, o.out, middle_needs_grad_);
     planner.input_port(x).keep = first_.input_life();
-    pre_ = planner.tensor("linear_1", o.inner, middle_needs_grad_ ? Life::kept : Life::scratch, RowCount::out);
+    if (middle_needs_grad_) pre_ = planner.tensor("linear_1", o.inner, Life::kept, RowCount::out);
     middle_ = planner.tensor("middle", o.inner, last_.input_life(), RowCount::out);
     if (first_.weight_trains())
       d_pre_ = planner.tensor("d linear_1", o.inner, Life::stash, RowCount::out);
@@ -31,8 +31,7 @@ Projector::Projector(const UnitPlanner::Setting& setting, const ProjectorOptions
 }
 
 void Projector::hide(Ctx& ctx, const Tensor& x, Saved& saved) const {
-  first_.forward(ctx, saved[pre_], x);
-  ops::activation_forward(ctx.stream, saved[middle_], saved[pre_], activation_);
+  first_.forward(ctx, saved[middle_], pre_ == kNone ? Tensor{} : saved[pre_], x, activation_);
 }
 
 void Projector::forward(Ctx& ctx, std::span<const Tensor> in, const Tensor& out, Saved& saved) const {
