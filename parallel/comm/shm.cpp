@@ -75,7 +75,13 @@ ShmCommunicator::Slot& ShmCommunicator::slot(int r) const { return *reinterpret_
 
 SharedBlock ShmCommunicator::shared_alloc(std::size_t bytes) {
   ShmPieces pieces = group_->allocate(bytes);
-  if (pieces.bases.empty()) return {};
+  if (pieces.bases.empty()) {
+    if (rank() == 0) {
+      log::warning("{}: {} MiB a rank cannot be shared, reductions copy them: {}", name(), bytes >> 20,
+                   group_->problem());
+    }
+    return {};
+  }
   SharedBlock block{pieces.owner, pieces.bases[usize(rank())], bytes};
   blocks_.push_back({std::move(pieces), bytes});
   return block;
@@ -391,9 +397,18 @@ void ShmCommunicator::do_recv(const Tensor& data, int from, const Stream&) {
 std::unique_ptr<Communicator> ShmCommunicator::do_split(int color, int key, std::string name) {
   std::shared_ptr<ShmGroup> part = group_->split(color, key);
   if (part == nullptr) return nullptr;
-  auto comm = std::make_unique<ShmCommunicator>(std::move(name), std::move(part), options_);
+  auto comm = std::make_unique<ShmCommunicator>(name, part, options_);
+  if (!comm->usable()) {
+    // A small shared file system (containers often have 64 MiB): smaller buffers serve, more slowly.
+    ShmOptions small = options_;
+    small.staging_bytes = std::max<std::size_t>(options_.staging_bytes / 8, 32 << 10);
+    small.outbox_bytes = std::max<std::size_t>(options_.outbox_bytes / 8, 32 << 10);
+    if (comm->rank() == 0) log::warning("{}: smaller buffers, since {}", name, part->problem());
+    comm = std::make_unique<ShmCommunicator>(name, part, small);
+  }
   if (!comm->usable())
-    throw Error(fmt::format("{}: no shared memory for a communicator; enlarge /dev/shm", comm->name()));
+    throw Error(fmt::format("{}: no shared memory for a communicator: {}; or set MMTRAIN_SHARED_MEMORY=off", name,
+                            part->problem()));
   return comm;
 }
 

@@ -26,6 +26,8 @@ class ShmGroup {
   virtual bool one_address_space() const = 0;
   /// Collective; each rank says how much it wants of its own.
   virtual ShmPieces allocate(std::size_t bytes) = 0;
+  /// Why the last allocate could not have its memory.
+  virtual std::string problem() const { return ""; }
   /// Collective; null for a negative color.
   virtual std::shared_ptr<ShmGroup> split(int color, int key) = 0;
 };

@@ -19,6 +19,8 @@ case $case in
     expect 0 "passed: $ranks ranks on 2 nodes, through shared memory within a node and MPI between nodes" 100 ;;
   messages) out=$(MMTRAIN_SHARED_MEMORY=off launch all); code=$?
     expect 0 "through MPI messages, which is slow within a node, since MMTRAIN_SHARED_MEMORY=off" 100 ;;
+  small_memory) out=$(MMTRAIN_SHARED_MEMORY=24 launch all); code=$?
+    expect 0 "passed: $ranks ranks on 1 node, through shared memory" 100 ;;
   config) out=$(launch config); code=$?; expect 2 "llm.hidden: 0 is out of range" 15 ;;
   config_nodes) out=$(MMTRAIN_NODES=2 launch config); code=$?; expect 2 "llm.hidden: 0 is out of range" 15 ;;
   die) out=$(launch die); code=$?; expect 137 "exited on signal 9" 15 ;;

@@ -76,7 +76,13 @@ ShmPieces MpiGroup::allocate(std::size_t bytes) {
   std::uint64_t all = 0;
   check_mpi(MPI_Allreduce(&mine, &all, 1, MPI_UINT64_T, MPI_SUM, comm_), "shared memory");
   std::string problem;
-  if (rank_ == 0) problem = check_room(all);
+  if (rank_ == 0) {
+    problem = check_room(all);
+    if (state_->shared_bytes + all > state_->shared_limit) {
+      problem = fmt::format("MMTRAIN_SHARED_MEMORY allows {} MiB, {} MiB more are needed", state_->shared_limit >> 20,
+                            (all >> 20) + 1);
+    }
+  }
   int length = static_cast<int>(problem.size());
   check_mpi(MPI_Bcast(&length, 1, MPI_INT, 0, comm_), "shared memory");
   problem.resize(static_cast<std::size_t>(length));
@@ -90,6 +96,7 @@ ShmPieces MpiGroup::allocate(std::size_t bytes) {
   check_mpi(MPI_Win_allocate_shared(static_cast<MPI_Aint>(mine), 1, MPI_INFO_NULL, comm_, &base, &window),
             "shared memory window");
   state_->windows.push_back(window);
+  state_->shared_bytes += all;
   ShmPieces pieces;
   for (int r = 0; r < size(); ++r) {
     MPI_Aint bytes_of_r = 0;

@@ -23,6 +23,8 @@ struct MpiState {
   MpiOptions options;
   std::vector<int> node_of;  ///< by world rank
   bool use_shared_memory = true;
+  std::uint64_t shared_limit = ~std::uint64_t{0};  ///< bytes of windows, summed over the ranks of each
+  std::uint64_t shared_bytes = 0;
   std::string why_not_shared;  ///< why windows could not be had, when they could not
   AbortFlag own_flag;          ///< when there is no shared memory
   // Freed at the end, in the order made, since freeing is collective.
@@ -42,6 +44,7 @@ class MpiGroup final : public ShmGroup {
   int world_rank(int r) const override { return world_ranks_[static_cast<std::size_t>(r)]; }
   bool one_address_space() const override { return false; }
   ShmPieces allocate(std::size_t bytes) override;
+  std::string problem() const override { return state_->why_not_shared; }
   std::shared_ptr<ShmGroup> split(int color, int key) override;
 
  private:

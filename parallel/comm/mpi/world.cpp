@@ -93,9 +93,11 @@ MpiWorld::MpiWorld(int* argc, char*** argv, const MpiOptions& options) : state_(
   state_->num_nodes = static_cast<int>(node_index.size());
   MPI_Comm_size(node, &state_->ranks_on_node);
 
-  if (environment("MMTRAIN_SHARED_MEMORY") == "off") {
+  if (const std::string set = environment("MMTRAIN_SHARED_MEMORY"); set == "off") {
     mpi.use_shared_memory = false;
     mpi.why_not_shared = "MMTRAIN_SHARED_MEMORY=off";
+  } else if (!set.empty()) {
+    mpi.shared_limit = static_cast<std::uint64_t>(std::max(0, std::atoi(set.c_str()))) << 20;
   }
   state_->control = MpiGroup(state_->mpi, node).allocate(sizeof(AbortFlag));
   if (!state_->control.bases.empty()) world.abort = reinterpret_cast<AbortFlag*>(state_->control.bases[0]);

@@ -8,13 +8,13 @@ namespace mmt::comm {
 struct MpiOptions {
   double timeout_seconds = 1800;          ///< MMTRAIN_COMM_TIMEOUT overrides it
   std::size_t staging_bytes = 512 << 10;  ///< per rank and communicator
-  std::size_t outbox_bytes = 4 << 20;     ///< per rank and communicator, see Communicator::reserve_sends
+  std::size_t outbox_bytes = 1 << 20;     ///< per rank and communicator, see Communicator::reserve_sends
 };
 
 /// Initialises MPI (MPI_THREAD_FUNNELED) and finalises it. One object per process, made before other threads start.
 /// Throws ConfigError when the launcher made N worlds of one rank each (a PMI that this MPI does not speak).
 /// MMTRAIN_NODES=k makes k groups of neighbouring ranks act as nodes that share no memory (tests).
-/// MMTRAIN_SHARED_MEMORY=off sends everything as MPI messages.
+/// MMTRAIN_SHARED_MEMORY=off sends everything as MPI messages; a number is a limit in MiB on shared memory windows.
 class MpiWorld {
  public:
   MpiWorld(int* argc, char*** argv, const MpiOptions& options = {});
