@@ -141,3 +141,20 @@ TEST_CASE("swiglu: two tensors or two column ranges, forward, backward and diffe
     }
   }
 }
+
+TEST_CASE("activations do not depend on the number of threads") {
+  for (const Backend& backend : fast_backends())
+    for (const DType dtype : kFastDTypes)
+      for (const std::int64_t pad : {0, 7}) {  // one long row, or row by row
+        const Matrix x = random(dtype, {97, 61}, 1, 2, pad), up = random(dtype, {97, 61}, 2, 2, pad),
+                     y = empty(dtype, {97, 61}, pad), dx = empty(dtype, {97, 61}, pad),
+                     gated = empty(dtype, {97, 61}, pad);
+        require_thread_independent(
+            [&] {
+              ops::activation_forward(backend.stream, y, x, Activation::gelu_erf);
+              ops::activation_backward(backend.stream, dx, up, x, Activation::gelu_tanh);
+              ops::swiglu_forward(backend.stream, gated, x, up);
+            },
+            {y, dx, gated}, backend.name);
+      }
+}

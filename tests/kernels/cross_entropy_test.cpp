@@ -90,6 +90,24 @@ TEST_CASE("cross-entropy of f32 logits with a bf16 gradient rounds once") {
   }
 }
 
+TEST_CASE("cross-entropy and the largest logit do not depend on the number of threads") {
+  for (const Backend& backend : fast_backends())
+    for (const DType dtype : kFastDTypes) {
+      const int rows = 101, vocabulary = 333;
+      const Matrix x = random(dtype, {rows, vocabulary}, 1, 3), ids = integers(some_labels(rows, vocabulary)),
+                   w = of(DType::f32, {rows}, some_weights(rows)), loss = empty(DType::f32, {rows}),
+                   d = empty(dtype, {rows, vocabulary}), stats = empty(DType::f32, {rows, 3}),
+                   index = empty(DType::i32, {rows});
+      require_thread_independent(
+          [&] {
+            ops::cross_entropy(backend.stream, loss, d, x, ids, w);
+            ops::cross_entropy_stats(backend.stream, stats, x, ids, 0);
+            ops::argmax_rows(backend.stream, index, x);
+          },
+          {loss, d, stats, index}, backend.name);
+    }
+}
+
 TEST_CASE("two halves of a vocabulary combine to the whole loss and gradient") {
   for (const Backend& backend : backends())
     for (const DType dtype : kFastDTypes) {
