@@ -34,9 +34,10 @@ mmtrain=$PWD/build/release/bin/mmtrain
 if [ "$kills" -gt 0 ]; then
   rm -rf "$dir"
   mkdir -p "$dir"
+  dir=$(cd "$dir" && pwd)
   if [ -z "$config" ]; then
     python3 tests/tiny_run.py "$dir/data" --steps $((kills * 40)) --every 20
-    config=$PWD/$dir/data/config.yaml
+    config=$dir/data/config.yaml
   fi
   python3 scripts/soak_kills.py --launcher scripts/mmtrain-launch --mmtrain "$mmtrain" --config "$config" --dir "$dir" \
     --kills "$kills" --ranks "$ranks" --seed "$seed"

@@ -63,12 +63,18 @@ def interrupt(job, kind):
     return True
 
 
-def wait_or_fail(job, what):
-    try:
-        return job.wait(HANG_SECONDS)
-    except subprocess.TimeoutExpired:
-        job.kill()
-        sys.exit(f"soak: the job hangs {HANG_SECONDS} s after {what}")
+def wait_or_fail(job, what, again):
+    """The exit code. USR1 is sent again now and then: mpirun has nobody to hand it to before the ranks run."""
+    limit = time.monotonic() + HANG_SECONDS
+    while True:
+        try:
+            return job.wait(5 if again else HANG_SECONDS)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > limit:
+                job.kill()
+                sys.exit(f"soak: the job hangs {HANG_SECONDS} s after {what}")
+            if again:
+                job.send_signal(signal.SIGUSR1)
 
 
 def wait_for_orphans(pids):
@@ -100,32 +106,32 @@ def main():
         sys.exit("soak: the undisturbed run logged no losses")
     print(f"soak: undisturbed: {len(expected)} steps in {whole:.0f} s", flush=True)
 
-    folder, counts, codes, done, since = os.path.join(root, "killed"), collections.Counter(), collections.Counter(), 0, time.monotonic()
-    while True:
-        job = start(args, folder)
-        if done < args.kills:
-            # From the start-up to a few saves later.
-            time.sleep(random.uniform(0.0, 1.0 + 3 * whole / args.kills))
-            kind = random.choice(("mpirun", "rank", "usr1"))
-            ranks = children(job.pid)
-            if job.poll() is None and interrupt(job, kind):
-                done += 1
-                counts[kind] += 1
-                code = wait_or_fail(job, f"kill {done} ({kind})")
-                codes[kind, code] += 1
-                if kind == "mpirun":
-                    wait_for_orphans(ranks)
-                continue
-        if job.wait() != 0:
-            sys.exit(f"soak: the run failed with {job.returncode} without a kill: see {folder}.log")
-        break
-    got = losses(folder)
-    wrong = [step for step in expected if got.get(step) != expected[step]]
-    print(f"soak: {done} kills in {time.monotonic() - since:.0f} s: {dict(counts)}; exit codes "
-          f"{ {f'{kind} {code}': n for (kind, code), n in sorted(codes.items())} }")
-    if wrong or set(got) != set(expected):
-        sys.exit(f"soak: {len(wrong)} of {len(expected)} steps differ, first at step {min(wrong, default='?')}")
-    print(f"soak: all {len(expected)} losses are those of the undisturbed run")
+    counts, codes, done, runs, since = collections.Counter(), collections.Counter(), 0, 0, time.monotonic()
+    while done < args.kills:  # a run may end before all kills were used: then another one
+        runs += 1
+        folder = os.path.join(root, f"killed-{runs}")
+        while True:
+            job = start(args, folder)
+            if done < args.kills:
+                time.sleep(random.uniform(0.0, 1.0 + 2 * whole / args.kills))  # from the start-up to some saves later
+                kind = random.choice(("mpirun", "rank", "usr1"))
+                ranks = children(job.pid)
+                if job.poll() is None and interrupt(job, kind):
+                    done += 1
+                    counts[kind] += 1
+                    codes[kind, wait_or_fail(job, f"kill {done} ({kind})", kind == "usr1")] += 1
+                    if kind == "mpirun":
+                        wait_for_orphans(ranks)
+                    continue
+            if job.wait() != 0:
+                sys.exit(f"soak: the run failed with {job.returncode} without a kill: see {folder}.log")
+            break
+        got = losses(folder)
+        wrong = [step for step in expected if got.get(step) != expected[step]]
+        if wrong or set(got) != set(expected):
+            sys.exit(f"soak: run {runs}: {len(wrong)} of {len(expected)} steps differ, first at step {min(wrong, default='?')}")
+    print(f"soak: {done} kills over {runs} runs in {time.monotonic() - since:.0f} s: {dict(counts)}; exit codes "
+          f"{ {f'{kind} {code}': n for (kind, code), n in sorted(codes.items())} }; all losses are those of the undisturbed run")
 
 
 if __name__ == "__main__":
