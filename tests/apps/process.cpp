@@ -1,6 +1,7 @@
 #include "tests/apps/process.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -123,6 +124,11 @@ Process::Process(const std::filesystem::path& folder, const std::vector<std::str
     ::dup2(out, 1);
     ::dup2(err, 2);
     for (const int number_of : {SIGUSR1, SIGTERM, SIGINT, SIGPIPE}) ::signal(number_of, SIG_DFL);
+    if (launch.file_bytes > 0) {
+      const rlimit limit{static_cast<rlim_t>(launch.file_bytes), static_cast<rlim_t>(launch.file_bytes)};
+      ::setrlimit(RLIMIT_FSIZE, &limit);
+      ::signal(SIGXFSZ, SIG_IGN);
+    }
     ::execve(argv[0], argv.data(), envp.data());
     ::_exit(127);
   }
@@ -157,6 +163,17 @@ std::vector<pid_t> Process::ranks() const {
 
 void Process::signal(int number) const { ::kill(pid_, number); }
 
+bool Process::takes_requests() const {
+  const std::vector<pid_t> list = ranks();
+  if (list.size() < static_cast<std::size_t>(std::max(1, launch_.ranks))) return false;
+  return std::ranges::all_of(list, [](pid_t pid) {
+    const std::string status = read_file("/proc/" + std::to_string(pid) + "/status");
+    const std::size_t at = status.find("SigBlk:");
+    if (at == std::string::npos) return false;
+    return (std::stoull(status.substr(at + 7), nullptr, 16) >> (SIGUSR1 - 1) & 1U) != 0;
+  });
+}
+
 bool Process::reap(bool block) {
   while (!ended_) {
     const pid_t got = ::waitpid(pid_, &status_, block ? 0 : WNOHANG);
@@ -167,6 +184,8 @@ bool Process::reap(bool block) {
   }
   return true;
 }
+
+std::string Process::text() const { return read_file(out_) + read_file(err_); }
 
 bool Process::running() { return !reap(false); }
 

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -23,6 +24,7 @@ struct Launch {
   int ranks = 0;  ///< 0: the binary alone, without mpirun
   double timeout = 120.0;
   std::vector<std::pair<std::string, std::string>> environment{};  ///< besides one thread a rank
+  std::int64_t file_bytes = 0;  ///< > 0: no file can grow beyond this, as on a full disk (writes fail)
 };
 
 /// A running command. Ends with all its ranks when destroyed.
@@ -38,7 +40,10 @@ class Process {
   /// The binary's processes by rank (without mpirun: the one).
   std::vector<pid_t> ranks() const;
   void signal(int number) const;
+  /// Whether all ranks are at the point from which SIGUSR1 is a request and no longer the end of the process.
+  bool takes_requests() const;
   bool running();
+  std::string text() const;  ///< standard output and error so far
   /// Polls until `condition` holds; false when the command ended first, or after `seconds`.
   bool wait_until(const std::function<bool()>& condition, double seconds = 60.0);
   /// Waits for the end; after the launch's timeout everything is killed.
