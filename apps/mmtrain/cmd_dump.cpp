@@ -108,11 +108,11 @@ double write_grads(h5::File* file, Model& model) {
 
 int run_dump(Job& job, const Arguments& a) {
   Config config = job.read(a.config, a.overrides);
-  if (config.train.steps && *config.train.steps < a.step) {
-    throw Agreed(kUsage, fmt::format("--step {}, but the run has {} steps (--set train.steps={})", a.step,
-                                     *config.train.steps, a.step));
-  }
   Trainer trainer(config, job);
+  if (trainer.total_steps() < a.step) {
+    throw Agreed(kUsage, fmt::format("--step {}, but the run has {} steps: raise train.{} (--set)", a.step,
+                                     trainer.total_steps(), config.train.steps ? "steps" : "epochs"));
+  }
   trainer.load_initial_weights();
   StepFigures figures;
   for (std::int64_t step = 1; step <= a.step; ++step) {

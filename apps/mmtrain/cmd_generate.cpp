@@ -71,6 +71,10 @@ void print(const Arguments& a, const std::string& set, const data::Record& recor
 int run_generate(Job& job, const Arguments& a) {
   if (a.json) log::set_level(log::Level::warning);
   const Config config = job.read(a.config, a.overrides);
+  // Mistakes of the command line come before the ranks part.
+  const bool prompted = !a.prompt.empty() || !a.images.empty() || !a.audios.empty();
+  if (!prompted && config.eval.sets.empty()) throw Agreed(kUsage, "give --prompt, or eval.sets in the config");
+  const data::Record record = prompted ? prompt_record(a) : data::Record();
   Inference inference = load_inference(job, config, a.checkpoint);
   if (job.rank() != 0) return kDone;  // answers are one rank's work
   GenerateOptions options;
@@ -80,20 +84,18 @@ int run_generate(Job& job, const Arguments& a) {
   options.seed = a.seed.value_or(config.run.seed);
   options.stop = &stop_requested();
   Generator generator(inference.config, *inference.model, *inference.preparer, inference.stream);
-  if (!a.prompt.empty() || !a.images.empty() || !a.audios.empty()) {
-    const data::Record record = prompt_record(a);
+  if (prompted) {
     print(a, "", record, generator.answer(record, "/", 0, options));
     return kDone;
   }
   const std::int64_t count = a.samples > 0 ? a.samples : config.eval.generate > 0 ? config.eval.generate : 4;
-  if (config.eval.sets.empty()) throw Agreed(kUsage, "give --prompt, or eval.sets in the config");
   for (const SetConfig& set : config.eval.sets) {
     const data::RecordFile file = data::RecordFile::open(set.path);
     for (std::int64_t i = 0; i < std::min(count, file.size()) && !stop_requested(); ++i) {
       const std::string where = fmt::format("{}: sample {}", set.name, i);
       try {
-        const data::Record record = file.read(i);
-        print(a, set.name, record, generator.answer(record, set.media_root, static_cast<std::uint64_t>(i), options));
+        const data::Record sample = file.read(i);
+        print(a, set.name, sample, generator.answer(sample, set.media_root, static_cast<std::uint64_t>(i), options));
       } catch (const DataError& e) {
         log::warning("{}: {}", where, e.what());
       }

@@ -67,6 +67,7 @@ SetCheck check_set(const Config& c, const SetConfig& set, const Preparer& prepar
 int run_validate(Job& job, const Arguments& a) {
   if (a.json) log::set_level(log::Level::warning);
   Config c = job.read(a.config, a.overrides);
+  if (job.rank() != 0) return kDone;  // one rank looks; what it throws ends all
   const Preparer preparer(c);
   if (c.llm.spec.vocabulary == 0) c.llm.spec.vocabulary = preparer.tokenizer().vocab_size();
   const Model model = build_model(c);
@@ -77,7 +78,7 @@ int run_validate(Job& job, const Arguments& a) {
       checks.push_back(check_set(c, set, preparer, a.decode));
       bad += checks.back().samples - checks.back().usable;
       empty += checks.back().usable == 0 ? 1 : 0;
-      if (stop_requested()) throw Agreed(kRequeue, "stopped");
+      if (stop_requested()) return kRequeue;
     }
   }
   const bool strict = c.data.bad_samples == DataConfig::Bad::error;

@@ -18,6 +18,21 @@ std::string resolve_checkpoint(Job& job, const std::string& path) {
   throw Agreed(kUsage, fmt::format("{} holds no checkpoint: train first, or give --checkpoint", path));
 }
 
+namespace {
+
+/// Shapes alone do not show that heads, windows or the template are others than in training.
+void warn_of_changes(const std::string& before, const std::string& now) {
+  std::string text;
+  for (const config::Change& c : config::diff(before, now)) {
+    const bool model = c.key.starts_with("modules.") && c.key.find("trainable") == std::string::npos &&
+                       c.key.find("frozen") == std::string::npos && c.key.find(".init") == std::string::npos;
+    if (model || c.key.starts_with("data.template")) text += "\n  " + to_string(c);
+  }
+  if (!text.empty()) log::warning("this is not the model that the checkpoint was trained as:{}", text);
+}
+
+}  // namespace
+
 Inference load_inference(Job& job, const Config& config, const std::string& checkpoint) {
   Inference inference;
   inference.config = config;
@@ -32,6 +47,7 @@ Inference load_inference(Job& job, const Config& config, const std::string& chec
   std::vector<std::string> modules = {c.llm.spec.name};
   for (const EncoderConfig& e : c.encoders) modules.push_back(e.spec.name);
   load_weights(job, *reader, *inference.model, modules, inference.stream);
+  if (job.rank() == 0) warn_of_changes(reader->state().config, c.resolved);
   inference.step = reader->state().step;
   log::info("weights of step {} from {}", inference.step, inference.checkpoint);
   return inference;

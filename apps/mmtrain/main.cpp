@@ -23,7 +23,8 @@ int main(int argc, char** argv) {
     if (config) {
       sub->add_option("config", a.config, "YAML file")->required();
       sub->add_option("--set", a.overrides, "replace a value: --set train.steps=10 (may be repeated)")
-          ->type_name("KEY=VALUE");
+          ->type_name("KEY=VALUE")
+          ->allow_extra_args(false);
     }
     sub->callback([&command, run] { command = run; });
     return sub;
@@ -33,6 +34,10 @@ int main(int argc, char** argv) {
   };
   const auto add_checkpoint = [&](CLI::App* sub) {
     sub->add_option("--checkpoint", a.checkpoint, "a checkpoint folder (default: the newest of run.output_dir)");
+  };
+
+  const auto at_least_zero = [](const std::string& text) {
+    return text.empty() || text.front() == '-' ? text + " is below 0" : std::string();
   };
 
   add("train", "train, from the newest checkpoint of run.output_dir where there is one", run_train, true);
@@ -46,17 +51,21 @@ int main(int argc, char** argv) {
   add_json(generate);
   generate->add_option("--prompt", a.prompt,
                        "a user turn; <image> and <audio> stand for the files given (default: in front)");
-  generate->add_option("--image", a.images, "picture of the prompt (may be repeated)");
-  generate->add_option("--audio", a.audios, "sound of the prompt (may be repeated)");
+  generate->add_option("--image", a.images, "picture of the prompt (may be repeated)")->allow_extra_args(false);
+  generate->add_option("--audio", a.audios, "sound of the prompt (may be repeated)")->allow_extra_args(false);
   generate
       ->add_option("--samples", a.samples,
                    "without --prompt: how many samples of each set (default: eval.generate, or 4)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least_zero);
   generate->add_option("--max-new-tokens", a.max_new_tokens, "default: eval.max_new_tokens")
       ->check(CLI::PositiveNumber);
-  generate->add_option("--temperature", a.temperature, "0: greedy")->check(CLI::NonNegativeNumber);
-  generate->add_option("--top-p", a.top_p, "smallest set of tokens with this probability")->check(CLI::Range(0.0, 1.0));
-  generate->add_option("--seed", a.seed, "of the draws (default: run.seed)");
+  generate->add_option("--temperature", a.temperature, "0: greedy")->check(at_least_zero);
+  generate->add_option("--top-p", a.top_p, "smallest set of tokens with this probability")
+      ->check([](const std::string& text) {
+        const double p = std::strtod(text.c_str(), nullptr);
+        return p > 0.0 && p <= 1.0 ? std::string() : text + " is not above 0 and at most 1";
+      });
+  generate->add_option("--seed", a.seed, "of the draws (default: run.seed)")->check(at_least_zero);
 
   CLI::App* dump = add("dump", "run one training step and write its loss and gradients", run_dump, true);
   dump->add_option("--out", a.out, "HDF5 file to write")->required();
