@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 
 namespace mmt::app {
 namespace {
@@ -23,15 +24,6 @@ data::EncoderInput encoder_input(const Config& c, const EncoderConfig& e) {
   if (e.spec.modality == "audio") return data::audio_input(e.spec.name, c.data.audio, e.audio, cap);
   const auto select = e.spec.select == "full" ? data::VisionSelect::full : data::VisionSelect::patches;
   return data::image_input(e.spec.name, c.data.image, e.image, e.spec.class_token, select, cap);
-}
-
-std::string fault_counts(const std::vector<std::int64_t>& faults) {
-  std::string text;
-  for (std::size_t f = 0; f < faults.size(); ++f) {
-    if (faults[f] > 0)
-      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", faults[f], name_of(static_cast<DataFault>(f)));
-  }
-  return text;
 }
 
 /// The messages of the first few bad samples of a set.
@@ -68,6 +60,15 @@ void check_usable(const Config& c, const SetConfig& set, const data::DatasetInde
 
 }  // namespace
 
+std::string fault_counts(const std::vector<std::int64_t>& faults) {
+  std::string text;
+  for (std::size_t f = 0; f < faults.size(); ++f) {
+    if (faults[f] > 0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", faults[f], name_of(static_cast<DataFault>(f)));
+  }
+  return text;
+}
+
 Preparer::Preparer(const Config& c)
     : tokenizer_(data::Tokenizer::load(c.data.tokenizer)), chat_(make_chat(c, tokenizer_)) {
   preparation_.tokenizer = &tokenizer_;
@@ -76,6 +77,40 @@ Preparer::Preparer(const Config& c)
   preparation_.max_sequence = static_cast<std::int32_t>(c.data.max_sequence);
   preparation_.over_length = c.data.over_length;
 }
+
+namespace {
+
+/// Rank 0 builds; the others wait for it, however long it takes: it says at times that it is still at work, so that
+/// none takes a large data set for a dead rank. What rank 0 throws is thrown to all.
+void build_on_first(comm::Communicator& world, std::vector<data::DatasetIndex>& indexes, const data::SetSpec& spec,
+                    const Preparer& preparer, data::IndexOptions options) {
+  constexpr auto kSignEvery = std::chrono::seconds(20);
+  std::int64_t working = 1;
+  const auto sign = [&] { world.broadcast(Tensor(&working, DType::i64, {1}), 0); };
+  std::exception_ptr problem;
+  if (world.rank() == 0) {
+    options.progress = [&, show = options.progress,
+                        last = std::chrono::steady_clock::now()](const data::IndexProgress& p) mutable {
+      show(p);
+      if (std::chrono::steady_clock::now() - last < kSignEvery) return;
+      sign();
+      last = std::chrono::steady_clock::now();
+    };
+    try {
+      indexes.push_back(data::DatasetIndex::build(spec, preparer.preparation(), options));
+    } catch (...) {
+      problem = std::current_exception();
+    }
+    working = 0;
+    sign();
+  }
+  while (working != 0 && world.rank() != 0) sign();
+  in_agreement(world, [&] {
+    if (problem) std::rethrow_exception(problem);
+  });
+}
+
+}  // namespace
 
 std::vector<data::DatasetIndex> open_indexes(const Config& c, const std::vector<SetConfig>& sets,
                                              const Preparer& preparer, comm::Communicator& world,
@@ -94,9 +129,7 @@ std::vector<data::DatasetIndex> open_indexes(const Config& c, const std::vector<
     };
     // Rank 0 builds and writes; the others then read what it wrote. Where they do not see that file (no shared file
     // system between nodes) they build their own in memory, and the digest below says whether all see the same data.
-    in_agreement(world, [&] {
-      if (world.rank() == 0) indexes.push_back(data::DatasetIndex::build(spec, preparer.preparation(), options));
-    });
+    build_on_first(world, indexes, spec, preparer, options);
     in_agreement(world, [&] {
       if (world.rank() == 0) return;
       options.write = false;

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <vector>
 
 namespace mmt::app {
@@ -37,6 +38,9 @@ class Preparer {
 std::vector<data::DatasetIndex> open_indexes(const Config& config, const std::vector<SetConfig>& sets,
                                              const Preparer& preparer, comm::Communicator& world,
                                              const std::atomic<bool>* stop, bool training);
+
+/// "2 missing_file, 1 no_labels", by DataFault; empty where there are none.
+std::string fault_counts(const std::vector<std::int64_t>& faults);
 
 /// A sample as the planner sees it. `id` is its place in the data order.
 plan::SampleMeta sample_meta(const data::IndexEntry& entry, std::int64_t id, const data::Preparation& preparation);

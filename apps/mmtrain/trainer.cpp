@@ -291,7 +291,7 @@ void Trainer::account(const PlannedStep& step, std::int64_t failed) {
     const PlannedSample& s = step.samples[i];
     const plan::SampleMeta& m = step.metas[i];
     ++r.samples;
-    if (s.place >= sampler_->epoch_size()) ++r.repeated;
+    if (sampler_->at(s.place).pass > 0) ++r.repeated;
     if (indexes_[static_cast<std::size_t>(s.set)].entry(s.record).truncated) ++r.truncated;
     r.supervised += m.supervised;
     std::int64_t media = 0;

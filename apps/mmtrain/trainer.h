@@ -20,11 +20,10 @@ namespace mmt::app {
 
 /// What training is at, besides weights and moments; all that a checkpoint must hold to go on.
 struct Progress {
-  std::int64_t step = 0;       ///< batches drawn and done
-  std::int64_t cursor = 0;     ///< samples drawn
-  std::int64_t updates = 0;    ///< optimizer updates
-  data::DataReport report;     ///< summed over ranks
-  std::optional<double> best;  ///< of checkpoint.keep_best
+  std::int64_t step = 0;     ///< batches drawn and done
+  std::int64_t cursor = 0;   ///< samples drawn
+  std::int64_t updates = 0;  ///< optimizer updates
+  data::DataReport report;   ///< summed over ranks
 };
 
 /// One step's figures, equal on all ranks.

@@ -74,7 +74,6 @@ void Trainer::resume_from(const std::string& path) {
   progress_.step = s.step;
   progress_.updates = s.updates;
   progress_.cursor = s.samples;
-  eval_metrics_ = s.metrics;
   if (const auto note = s.notes.find("data_report"); note != s.notes.end())
     progress_.report = parse_report(note->second);
   drawn_ = s.samples;
@@ -213,7 +212,7 @@ void Trainer::evaluate_now() {
   show_answers();
 }
 
-/// Rank 0 alone; the others wait for it at the next step.
+/// Rank 0 alone; the others wait for it at the next step. What cannot be answered is said and costs nothing else.
 void Trainer::show_answers() {
   if (config_.eval.generate == 0) return;
   Generator generator(config_, *model_, *preparer_, stream_);
@@ -232,8 +231,8 @@ void Trainer::show_answers() {
         const DialogueText text = dialogue_text(record);
         log::info("{} sample {}: {}\n  answer: {}{}\n  reference: {}", index.spec().name, sample, text.prompt,
                   answer.text, answer.ended ? "" : " ...", text.reference);
-      } catch (const DataError& e) {
-        log::warning("{}", e.what());
+      } catch (const Error& e) {
+        log::warning("no answer shown: {}", e.what());
       }
     }
   }
@@ -247,7 +246,8 @@ run::TrainingState Trainer::state() const {
   s.seed = config_.run.seed;
   s.config = config_.resolved;
   s.instruction_set = name_of(cpu_isa());
-  s.metrics = eval_metrics_;
+  // Only an evaluation of these very weights: keep_best must not take a later checkpoint for the one evaluated.
+  if (evaluated_step_ == progress_.step) s.metrics = eval_metrics_;
   s.notes["data_report"] = report_text(progress_.report);
   return s;
 }
@@ -273,12 +273,16 @@ int Trainer::run() {
     if (at == steps || at % config_.log.every_steps == 0) report_step(f);
     if (at == first + 3) report_memory();
     const auto due = [&](std::int64_t every) { return every > 0 && at % every == 0; };
-    if (due(config_.eval.every_steps)) evaluate_now();
-    if (due(config_.checkpoint.every_steps)) save();
+    const bool keeps_best = !config_.checkpoint.keep_best.empty();
+    if (due(config_.eval.every_steps) || (keeps_best && at == steps)) evaluate_now();
+    if (due(config_.checkpoint.every_steps) || (keeps_best && evaluated_step_ == at)) save();
     writer_->poll();
     if (const auto every = config_.train.consistency_every; due(every)) check_replicas_now();
   }
-  if (!stopped && !eval_indexes_.empty() && evaluated_step_ != progress_.step) evaluate_now();
+  if (!stopped && !eval_indexes_.empty() && evaluated_step_ != progress_.step) {
+    evaluate_now();
+    stopped = evaluated_step_ != progress_.step;
+  }
   save();
   writer_->finish();
   if (stopped) {
@@ -287,7 +291,12 @@ int Trainer::run() {
     return kRequeue;
   }
   log::info("done: {} steps; checkpoint in {}", steps, checkpoint_folder(config_));
-  log::info("data of this run:\n{}", progress_.report.text());
+  std::string left_out;
+  for (const data::DatasetIndex& index : indexes_) {
+    const std::string counts = fault_counts(index.faults());
+    if (!counts.empty()) left_out += fmt::format("left out of {} from the start: {}\n", index.spec().name, counts);
+  }
+  log::info("data of this run:\n{}{}", progress_.report.text(), left_out);
   return kDone;
 }
 

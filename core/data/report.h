@@ -19,7 +19,7 @@ struct DataReport {
   std::int64_t failed = 0;     ///< of these, failed after planning (weight 0)
   std::int64_t text_rows = 0, image_rows = 0, audio_rows = 0;  ///< LLM rows
   std::int64_t supervised = 0;                                 ///< supervised tokens
-  std::array<std::int64_t, kNumFaults> skipped{};              ///< left out by the index or failed, by reason
+  std::array<std::int64_t, kNumFaults> skipped{};              ///< what failed after planning, by reason
 
   DataReport& operator+=(const DataReport& other);
   /// All counts in a fixed order, for a sum over ranks, and back.

@@ -167,6 +167,20 @@ TEST_CASE("checkpoints are kept by number and by the best evaluation") {
   if (best != 8) expected.insert(expected.begin(), best);
   CHECK(best != 8);  // else this run proves nothing: the learning rate is chosen so that the loss rises again
   CHECK(saved_steps(tiny.folder() / "best") == expected);
+
+  // Evaluated less often than saved: the step that was evaluated is kept, not one that came after it.
+  require_done(
+      tiny.run("train", {"run.output_dir=seldom", "checkpoint.every_steps=1", "checkpoint.keep_last=1",
+                         "checkpoint.keep_best=loss", "eval.every_steps=2", "optimizer.lr=1", "train.steps=5"}));
+  const auto seldom = read_metrics(tiny.folder() / "seldom");
+  best = 2;
+  for (const auto& [step, line] : seldom) {
+    CHECK(line.contains("eval/loss") == (step % 2 == 0 || step == 5));
+    if (line.contains("eval/loss")) UNSCOPED_INFO("step " << step << " loss " << line["eval/loss"]);
+    if (line.contains("eval/loss") && line["eval/loss"] < seldom.at(best).at("eval/loss")) best = step;
+  }
+  CHECK(best != 5);
+  CHECK(saved_steps(tiny.folder() / "seldom") == std::vector<std::int64_t>{best, 5});
 }
 
 TEST_CASE("init from a checkpoint takes weights alone") {
