@@ -252,7 +252,13 @@ Config read_config(const config::Sources& sources, int ranks) {
     });
   });
   check_modules(document, c);
-  if (c.data.max_sequence == 0) c.data.max_sequence = c.train.tokens_per_microbatch;
+  // Learned positions end somewhere.
+  const std::int64_t positions = c.llm.spec.rotary ? c.train.tokens_per_microbatch : c.llm.spec.max_positions;
+  if (c.data.max_sequence == 0) c.data.max_sequence = std::min(c.train.tokens_per_microbatch, positions);
+  if (!c.llm.spec.rotary && c.data.max_sequence > positions) {
+    document.problem("data.max_sequence", fmt::format("{} is above modules.{}.max_positions ({})", c.data.max_sequence,
+                                                      c.llm.spec.name, positions));
+  }
   if (c.data.max_sequence > c.train.tokens_per_microbatch) {
     document.problem("data.max_sequence",
                      fmt::format("{} is above train.tokens_per_microbatch ({}): a sample must fit into a microbatch",

@@ -2,7 +2,6 @@
 #include "apps/mmtrain/config_read.h"
 
 #include <algorithm>
-#include <set>
 
 namespace mmt::app {
 namespace {
@@ -24,7 +23,7 @@ void read_init(Reader& r, ModuleInit& init) {
   r.value("init", [&](Value& v) {
     if (v.read_word("random")) return true;
     return v.read_map([&](Reader& m) {
-      m.optional("checkpoint", as_path(init.checkpoint));
+      if (!m.has("hf")) m.required("checkpoint", as_path(init.checkpoint));
       m.unsupported("hf", "weights of Hugging Face folders cannot be read");
     });
   });
@@ -179,8 +178,9 @@ void read_trainable(Reader& r, TrainableRule& rule) {
 
 void read_modules(Reader& r, Config& c) {
   int llms = 0;
-  std::set<std::string> names;
   const bool there = r.entries("modules", [&](const std::string& name, Value& v) {
+    // Names stand in parameter names, "<module>/<parameter>", and in checkpoints.
+    if (name.find('/') != std::string::npos) v.problem("a module's name must not hold a slash");
     v.read_map([&](Reader& m) {
       std::string role;
       if (!m.required("role", as_choice(role, {{"encoder", std::string("encoder")}, {"llm", std::string("llm")}},
