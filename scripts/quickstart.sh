@@ -83,7 +83,7 @@ cat <<TEXT
 data         $dir/data            pictures, sounds, questions; MANIFEST.json says what
 run          $dir/run             log, metrics, TensorBoard events, checkpoints
 evaluation   $dir/eval.json
-ask it       build/release/bin/mmtrain generate $config
+ask it       build/release/bin/mmtrain generate $config --image $dir/data/pictures/test/00000.png --prompt "what is this?"
 inspect it   build/release/bin/mmtrain inspect $config
 TEXT
 exit "$marks" # 1: a mark was missed
