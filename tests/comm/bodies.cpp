@@ -106,7 +106,7 @@ void gathers_and_scatters(Communicator& comm) {
     const Tensor all = tensor(whole);
     const Tensor own = all.row_range(me * count, count);
     comm.reduce_scatter(all, own, ReduceOp::sum);
-    MMT_CHECK(std::memcmp(own.data, part.data(), usize(own.bytes())) == 0 || count == 0, "in place");
+    MMT_CHECK(count == 0 || std::memcmp(own.data, part.data(), usize(own.bytes())) == 0, "in place");
     comm.all_gather(own, all);
     for (std::int64_t i = 0; i < count * n; ++i) {
       MMT_CHECK(same(whole[usize(i)], sum_in_rank_order<float>(n, i)), "element {} of {}", i, count);
