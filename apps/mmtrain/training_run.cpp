@@ -47,9 +47,13 @@ data::DataReport parse_report(std::string_view text) {
 
 void Trainer::check_config_change(const std::string& before) {
   std::string changed, refused;
+  using Kind = run::ScheduleKind;
+  const bool rate_follows_length =
+      schedule_.kind == Kind::linear || schedule_.kind == Kind::cosine || schedule_.kind == Kind::wsd;
   for (const config::Change& c : config::diff(before, config_.resolved)) {
     changed += "\n  " + to_string(c);
-    if (changes_mathematics(c.key)) refused += "\n  " + to_string(c);
+    const bool length = c.key == "train.steps" || c.key == "train.epochs";
+    if (changes_mathematics(c.key) || (length && rate_follows_length)) refused += "\n  " + to_string(c);
   }
   if (!changed.empty()) log::info("the configuration changed since the checkpoint:{}", changed);
   if (!refused.empty()) {
@@ -96,8 +100,8 @@ void Trainer::start_or_resume() {
                                        "run.output_dir, or resume: auto",
                                        folder));
     }
-  } else if (config_.resume != "auto") {
-    resume_from(config_.resume);
+  } else if (config_.resume != "auto" && !newest) {
+    resume_from(config_.resume);  // a run folder with checkpoints of its own is further on
     resumed = true;
   } else if (newest) {
     resume_from(*newest);

@@ -221,6 +221,14 @@ TEST_CASE("a changed config is printed on resume and refused where it changes th
   require_done(refused, 2);
   CHECK_THAT(refused.err, Catch::Contains("optimizer.lr") && Catch::Contains("another one"));
   CHECK_THAT(refused.out + refused.err, Catch::Contains("log.every_steps"));
+  // A learning rate that falls until the last step depends on where that is.
+  const std::string cosine = "learning_rate.kind=cosine", warm = "learning_rate.warmup_steps=1",
+                    falling = "run.output_dir=falling";
+  require_done(tiny.run("train", {"train.steps=2", cosine, warm, falling}));
+  const Outcome longer = tiny.run("train", {"train.steps=4", cosine, warm, falling});
+  INFO(longer.text());
+  REQUIRE(longer.code == 2);
+  REQUIRE_THAT(longer.err, Catch::Contains("train.steps: 2 -> 4"));
   const Outcome none = tiny.run("train", {"train.steps=4", "resume=none"});
   require_done(none, 2);
   CHECK_THAT(none.err, Catch::Contains("resume: none"));
