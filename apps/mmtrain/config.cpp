@@ -290,6 +290,7 @@ bool changes_mathematics(const std::string& key) {
                                    "data.workers",
                                    "data.prefetch_steps",
                                    "data.index_dir",
+                                   "data.tokenizer",  // what it holds is compared beside the config, as of the sets
                                    "data.bad_samples",
                                    "train.steps",
                                    "train.epochs",
@@ -302,6 +303,9 @@ bool changes_mathematics(const std::string& key) {
                                    "resume",
                                    "log",
                                    "extends"};
+  if (key.starts_with("data.sets.") && std::ranges::any_of(std::array{".path", ".media_root", ".name"},
+                                                           [&](const char* end) { return key.ends_with(end); }))
+    return false;
   return std::ranges::none_of(kFree, [&](std::string_view free) {
     return key == free || key.starts_with(std::string(free) + ".") || key.starts_with(std::string(free) + "[");
   });

@@ -2,11 +2,14 @@
 
 #include "apps/mmtrain/job.h"
 
+#include "core/files.h"
 #include "core/log.h"
+#include "core/philox.h"
 
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <filesystem>
 
 namespace mmt::app {
 namespace {
@@ -153,6 +156,28 @@ std::vector<data::DatasetIndex> open_indexes(const Config& c, const std::vector<
     in_agreement(world, [&] { check_usable(c, set, index, preparer.preparation(), training); });
   }
   return indexes;
+}
+
+std::string data_identity(const Config& c, const std::vector<data::DatasetIndex>& indexes) {
+  std::filesystem::path tokenizer(c.data.tokenizer);
+  if (std::filesystem::is_directory(tokenizer)) tokenizer /= "tokenizer.json";
+  constexpr std::uint64_t kMaxTokenizer = std::uint64_t{1} << 30;
+  std::uint64_t hash = hash64(files::read(tokenizer.string(), kMaxTokenizer));
+  const auto add = [&](std::int64_t value) { hash = hash64(hash, static_cast<std::uint64_t>(value)); };
+  for (const data::DatasetIndex& index : indexes) {
+    add(index.size());
+    for (std::int64_t i = 0; i < index.size(); ++i) {
+      const data::IndexEntry e = index.entry(i);
+      add(e.fault ? 1 + static_cast<std::int64_t>(*e.fault) : 0);
+      add(e.tokens);
+      add(e.supervised);
+      for (const data::Item& item : e.items) {
+        add(item.encoder);
+        add(item.shape.input_rows);
+      }
+    }
+  }
+  return fmt::format("{:016x}", hash);
 }
 
 plan::SampleMeta sample_meta(const data::IndexEntry& entry, std::int64_t id, const data::Preparation& preparation) {

@@ -42,6 +42,10 @@ std::vector<data::DatasetIndex> open_indexes(const Config& config, const std::ve
 /// "2 missing_file, 1 no_labels", by DataFault; empty where there are none.
 std::string fault_counts(const std::vector<std::int64_t>& faults);
 
+/// What a run draws from, whatever its files are called and wherever they lie: a hash of the tokenizer's file and of
+/// lengths, labels, media sizes and faults of all samples in their order.
+std::string data_identity(const Config& config, const std::vector<data::DatasetIndex>& indexes);
+
 /// A sample as the planner sees it. `id` is its place in the data order.
 plan::SampleMeta sample_meta(const data::IndexEntry& entry, std::int64_t id, const data::Preparation& preparation);
 

@@ -34,6 +34,7 @@ void Trainer::open_data() {
   const std::atomic<bool>& stop = stop_requested();
   indexes_ = open_indexes(config_, config_.data.sets, *preparer_, job_.world(), &stop, true);
   eval_indexes_ = open_indexes(config_, config_.eval.sets, *preparer_, job_.world(), &stop, false);
+  in_agreement(job_.world(), [&] { data_identity_ = data_identity(config_, indexes_); });
   std::vector<data::SampledSet> sets;
   std::vector<const data::DatasetIndex*> views;
   for (std::size_t s = 0; s < indexes_.size(); ++s) {

@@ -82,6 +82,7 @@ class Trainer {
   void start_or_resume();
   void resume_from(const std::string& path);
   void check_config_change(const std::string& before);
+  void check_data(const run::TrainingState& before);
   void open_sinks(bool resumed);
   void report_step(const StepFigures& f);
   void report_memory();
@@ -97,6 +98,7 @@ class Trainer {
   Stream stream_;
   std::unique_ptr<Preparer> preparer_;
   std::vector<data::DatasetIndex> indexes_, eval_indexes_;
+  std::string data_identity_;
   std::unique_ptr<data::Sampler> sampler_;
   std::unique_ptr<data::Loader> loader_;
   std::unique_ptr<Model> model_;

@@ -65,10 +65,22 @@ void Trainer::check_config_change(const std::string& before) {
   }
 }
 
+/// Files may have moved, but what they hold must be what the checkpoint's place in the data order means.
+void Trainer::check_data(const run::TrainingState& before) {
+  const auto note = before.notes.find("data_identity");
+  if (note == before.notes.end() || note->second == data_identity_) return;
+  throw Agreed(
+      kUsage,
+      "data.sets or data.tokenizer hold other samples, lengths or tokens than when the checkpoint was made: the "
+      "resumed run would be another one. Bring the data back, or start a new run (another run.output_dir) with "
+      "modules.*.init: {checkpoint: ...}");
+}
+
 void Trainer::resume_from(const std::string& path) {
   const auto reader = open_checkpoint(job_, path);
   const run::TrainingState& s = reader->state();
   check_config_change(s.config);
+  check_data(s);
   if (s.instruction_set != name_of(cpu_isa())) {
     log::warning("the checkpoint was made with instruction set {}, this run uses {}: it goes on, but not bit for bit",
                  s.instruction_set, name_of(cpu_isa()));
@@ -252,6 +264,7 @@ run::TrainingState Trainer::state() const {
   s.instruction_set = name_of(cpu_isa());
   // Only an evaluation of these very weights: keep_best must not take a later checkpoint for the one evaluated.
   if (evaluated_step_ == progress_.step) s.metrics = eval_metrics_;
+  s.notes["data_identity"] = data_identity_;
   s.notes["data_report"] = report_text(progress_.report);
   return s;
 }

@@ -240,3 +240,30 @@ TEST_CASE("a changed config is printed on resume and refused where it changes th
   require_done(tiny.run("train", {"train.steps=4", "run.output_dir=other", "resume=" + tiny.checkpoint(2).string()}));
   CHECK(saved_steps(tiny.folder() / "other") == std::vector<std::int64_t>{4});
 }
+
+TEST_CASE("data may move between a save and a resume but not change") {
+  const TinyRun tiny;
+  require_done(tiny.run("train", {"train.steps=3", "run.output_dir=whole"}));
+  require_done(tiny.run("train", {"train.steps=2"}));
+  // Everything is somewhere else now.
+  std::filesystem::create_directory(tiny.folder() / "moved");
+  for (const char* name : {"media", "pictures.json", "sounds.jsonl", "both.jsonl", "text.json", "tokenizer.json",
+                           "eval.jsonl", "config.yaml", "run"})
+    std::filesystem::rename(tiny.folder() / name, tiny.folder() / "moved" / name);
+  const auto train = [&](const std::string& steps) {
+    return run_binary(tiny.folder(), {"train", "moved/config.yaml", "--set", "train.steps=" + steps});
+  };
+  const Outcome moved = train("3");
+  require_done(moved);
+  CHECK_THAT(moved.out + moved.err, Catch::Contains("data.sets.0.path"));
+  check_same_checkpoint(tiny.checkpoint(3, "whole"), tiny.checkpoint(3, "moved/run"));
+  // One answer has another length.
+  const auto text = tiny.folder() / "moved" / "text.json";
+  std::string changed = read_text(text);
+  changed.replace(changed.find("\"white\""), 7, "\"black and white\"");
+  write_text(text, changed);
+  const Outcome refused = train("4");
+  require_done(refused, 2);
+  CHECK_THAT(refused.err, Catch::Contains("data.sets"));
+  CHECK(saved_steps(tiny.folder() / "moved" / "run") == std::vector<std::int64_t>{2, 3});
+}
