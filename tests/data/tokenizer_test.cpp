@@ -138,7 +138,7 @@ TEST_CASE("a word of a megabyte is merged in well under the time of a quadratic 
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   CHECK(ids.size() == word.size() / 64);
   CHECK(std::all_of(ids.begin(), ids.end(), [&](TokenId t) { return t == id - 1; }));
-  CHECK(seconds < 10);  // quadratic: about 10^12 steps, which is minutes; sanitizers are slow
+  CHECK(seconds < 100);  // quadratic: about 10^12 steps, a quarter of an hour; thread sanitizer on a busy machine: 11 s
   for (const std::string& text : {std::string(std::size_t{1} << 20, ' '), std::string(std::size_t{1} << 20, '\n'),
                                   std::string(std::size_t{1} << 20, ' ') + "x"}) {
     CHECK(tokenizer.decode(tokenizer.encode(text)) == text);

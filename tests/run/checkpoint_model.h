@@ -100,8 +100,10 @@ inline Parts make_parts(int rank, int ranks, int shift) {
   return out;
 }
 
-inline void fill(Parts& parts, std::int64_t step) {
+/// `frozen_too` false: as training does while a save is being written, which reads frozen tensors where they are.
+inline void fill(Parts& parts, std::int64_t step, bool frozen_too = true) {
   for (const SavedPart& p : parts.parts) {
+    if (p.frozen && !frozen_too) continue;
     for (std::int64_t i = 0; i < p.data.numel(); ++i) {
       set(p.data, i, value(p.name, global_index(p.shape, p.box, p.first + i), step));
     }

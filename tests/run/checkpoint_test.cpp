@@ -252,7 +252,7 @@ TEST_CASE("an asynchronous save holds the values of its moment and reports failu
     fill(parts, 1);
     writer.save(parts.parts, state_of(1));
     MMT_CHECK(writer.saving(), "rank {}", world.rank());
-    fill(parts, 2);  // training goes on
+    fill(parts, 2, false);  // training goes on
     int boundaries = 0;
     while (!writer.poll()) {
       ++boundaries;
@@ -265,7 +265,7 @@ TEST_CASE("an asynchronous save holds the values of its moment and reports failu
     check_load(world, temp.path + "/step_00000002", 2);
     world.barrier();
     fail = true;
-    fill(parts, 3);
+    fill(parts, 3, false);
     writer.save(parts.parts, state_of(3));
     try {
       while (!writer.poll()) std::this_thread::sleep_for(std::chrono::milliseconds(2));
