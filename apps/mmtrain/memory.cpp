@@ -18,6 +18,18 @@ std::int64_t status_kib(const std::string& key) {
 
 }  // namespace
 
+std::int64_t expected_bytes(Model& model, const Engine& engine) {
+  std::int64_t bytes = engine.capacity_bytes() + engine.rows_bytes();
+  for (const auto& store : model.stores) {
+    for (const run::ParamState& p : store->params()) {
+      bytes += p.master.bytes() + (p.compute.data == p.master.data ? 0 : p.compute.bytes());
+      bytes += p.grad.bytes();
+    }
+  }
+  for (const run::ParamState* p : model.owned_params(true)) bytes += 2 * p->grad.bytes();  // moments: each tensor once
+  return bytes;
+}
+
 std::int64_t resident_bytes() { return 1024 * status_kib("VmRSS:"); }
 std::int64_t peak_resident_bytes() { return 1024 * status_kib("VmHWM:"); }
 

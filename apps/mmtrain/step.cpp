@@ -40,19 +40,28 @@ std::vector<std::int64_t> rows_by_module(const std::vector<plan::SampleMeta>& me
 
 std::unique_ptr<PlannedStep> plan_step(const PlanContext& c, const std::vector<data::DatasetIndex>& indexes,
                                        std::int64_t number, std::vector<PlannedSample> samples) {
+  std::vector<plan::SampleMeta> metas;
+  for (const PlannedSample& s : samples) {
+    metas.push_back(sample_meta(indexes[static_cast<std::size_t>(s.set)].entry(s.record), s.place, *c.preparation));
+  }
+  return plan_step(c, std::move(metas), number, std::move(samples));
+}
+
+std::unique_ptr<PlannedStep> plan_step(const PlanContext& c, std::vector<plan::SampleMeta> metas, std::int64_t number,
+                                       std::vector<PlannedSample> samples) {
   auto step = std::make_unique<PlannedStep>();
   step->number = number;
   step->samples = std::move(samples);
+  step->metas = std::move(metas);
   std::uint64_t hash = hash64(static_cast<std::uint64_t>(number), step->samples.size());
-  for (const PlannedSample& s : step->samples) {
-    step->metas.push_back(
-        sample_meta(indexes[static_cast<std::size_t>(s.set)].entry(s.record), s.place, *c.preparation));
+  for (std::size_t i = 0; i < step->samples.size(); ++i) {
+    const PlannedSample& s = step->samples[i];
+    plan::SampleMeta& meta = step->metas[i];
     if (c.all_rows) {
-      plan::SampleMeta& meta = step->metas.back();
       meta.supervised = meta.rows;
       for (plan::RunMeta& run : meta.runs) run.supervised = run.length;
     }
-    step->weight += weight_of(c.config->train.loss, step->metas.back().supervised);
+    step->weight += weight_of(c.config->train.loss, meta.supervised);
     hash = hash64(hash, hash64(static_cast<std::uint64_t>(s.record), static_cast<std::uint64_t>(s.set)));
   }
   const TrainConfig& train = c.config->train;

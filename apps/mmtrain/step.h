@@ -47,6 +47,9 @@ struct PlanContext {
 /// `indexes` by set. The result is on the heap because blocks in flight point into it.
 std::unique_ptr<PlannedStep> plan_step(const PlanContext& context, const std::vector<data::DatasetIndex>& indexes,
                                        std::int64_t number, std::vector<PlannedSample> samples);
+/// The same from samples whose rows are known: one of `metas` each. The context's preparation is not used.
+std::unique_ptr<PlannedStep> plan_step(const PlanContext& context, std::vector<plan::SampleMeta> metas,
+                                       std::int64_t number, std::vector<PlannedSample> samples);
 
 /// What a sample adds to W.
 double weight_of(data::LossWeights loss, std::int64_t supervised);

@@ -1,0 +1,5 @@
+#include "bench/bench.h"
+
+namespace mmt::bench {
+void add_attention(Cases&) {}
+}  // namespace mmt::bench

@@ -1,0 +1,55 @@
+#include "bench/bench.h"
+
+#include "core/error.h"
+#include "kernels/backend.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+namespace mmt::bench {
+namespace {
+
+constexpr double kShortestSeconds = 2e-3;  // of one timing: below it the clock and the start of threads show
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+double unit_scale(const std::string& unit) {
+  if (unit == "GF/s" || unit == "GB/s" || unit == "G/s" || unit == "GB") return 1e9;
+  if (unit == "MB/s") return 1e6;
+  return 1.0;
+}
+
+Seconds Bench::time(const std::function<void()>& call) const {
+  call();
+  double start = now();
+  call();
+  const double once = std::max(now() - start, 1e-9);
+  const int inner = std::max(1, static_cast<int>(std::ceil(kShortestSeconds / once)));
+  std::vector<double> seconds;
+  for (int i = 0; i < repeats_; ++i) {
+    start = now();
+    for (int n = 0; n < inner; ++n) call();
+    seconds.push_back((now() - start) / inner);
+  }
+  std::ranges::sort(seconds);
+  return {seconds.front(), seconds[seconds.size() / 2]};
+}
+
+void Bench::rate(const std::string& name, const std::string& unit, double amount, Seconds seconds,
+                 const std::string& limit_name, double limit) {
+  const double scale = unit_scale(unit);
+  add({name, unit, amount / seconds.best / scale, amount / seconds.median / scale, limit_name, limit / scale});
+}
+
+OwnedTensor filled(DType dtype, std::initializer_list<std::int64_t> shape) {
+  OwnedTensor t(dtype, shape);
+  for (std::int64_t i = 0; i < t->numel(); ++i) {
+    visit_float(dtype, [&]<class T>() { t->as<T>()[i] = T(static_cast<float>(i * 7919 % 2001) / 1000.0f - 1.0f); });
+  }
+  return t;
+}
+
+}  // namespace mmt::bench
