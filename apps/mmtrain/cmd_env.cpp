@@ -1,4 +1,5 @@
 #include "apps/mmtrain/commands.h"
+#include "apps/mmtrain/job.h"
 #include "core/files.h"
 #include "core/metrics/metrics.h"
 #include "kernels/cpu/isa.h"
@@ -25,6 +26,7 @@ int run_env(Job& job, const Arguments& a) {
       {"instruction set", name_of(cpu_isa())},
       {"instruction sets of the machine", name_of(detect_isa())},
       {"cores", std::to_string(sysconf(_SC_NPROCESSORS_ONLN))},
+      {"cores of this rank", std::to_string(cores_available())},
       {"threads a rank", std::to_string(omp_get_max_threads())},
       {"ranks", std::to_string(job.size())},
       {"device", "cpu (this build has no GPU backend)"},

@@ -43,13 +43,16 @@ void broadcast_text(comm::Communicator& world, std::string& text) {
   if (size > 0) world.broadcast(Tensor(text.data(), DType::u8, {size}), 0);
 }
 
-int cores_available() {
+/// Cores that a process may run on; 0: it cannot be told.
+int cores_of(pid_t process) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  return sched_getaffinity(process, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
 }
 
 }  // namespace
+
+int cores_available() { return std::max(1, cores_of(0)); }
 
 std::string agree_on_failure(comm::Communicator& world, const std::string& own) {
   std::int64_t first = own.empty() ? world.size() : world.rank();
@@ -125,6 +128,14 @@ void Job::report() const {
   if (cores < threads) {
     log::warning("this rank may run on {} core{} only but has {} threads: start mpirun with --bind-to none", cores,
                  cores == 1 ? "" : "s", threads);
+  }
+  // The launcher on this node is the parent; what it may use and its ranks may not was taken away by its binding.
+  const int of_launcher = std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr ? cores_of(getppid()) : 0;
+  if (rank() == 0 && cores * on_node < of_launcher) {
+    log::warning(
+        "mpirun ties each of the {} rank{} on this node to {} of its {} cores, so that {} stay idle: start it "
+        "with --bind-to none (scripts/mmtrain-launch does)",
+        on_node, on_node == 1 ? "" : "s", cores, of_launcher, of_launcher - cores * on_node);
   }
   const char* wait = std::getenv("OMP_WAIT_POLICY");
   if (rank() == 0 && on_node > 1 && threads > 1 && (wait == nullptr || strcasecmp(wait, "passive") != 0)) {

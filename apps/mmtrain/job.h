@@ -41,6 +41,9 @@ std::string agree_on_failure(comm::Communicator& world, const std::string& own);
 /// lowest rank's message. ConfigError becomes kUsage, anything else kFailed.
 void in_agreement(comm::Communicator& world, const std::function<void()>& work);
 
+/// Cores that this process may run on.
+int cores_available();
+
 class Job {
  public:
   /// Starts MPI where a launcher made several processes; else the job is one rank.

@@ -86,6 +86,7 @@ class Trainer {
   void open_sinks(bool resumed);
   void report_step(const StepFigures& f);
   void report_memory();
+  void report_loading(double train_seconds, double waited);
   void evaluate_now();
   void show_answers();
   void save();

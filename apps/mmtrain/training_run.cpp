@@ -197,6 +197,19 @@ void Trainer::report_memory() {
             100.0 * (grown / static_cast<double>(memory_expected_) - 1.0));
 }
 
+/// What loading costs and whether the steps waited for it: says if `data.workers` is enough.
+void Trainer::report_loading(double train_seconds, double waited) {
+  const data::Loader::Work work = loader_->work_done();
+  if (work.samples == 0 || train_seconds <= 0.0) return;
+  const double rate = static_cast<double>(work.samples) / train_seconds;
+  const double cost = work.seconds / static_cast<double>(work.samples);
+  log::info(
+      "data: {:.1f} samples/s loaded by this rank at {:.2f} ms of processor time each ({} worker{} can bring "
+      "{:.0f}/s); the steps waited for data {:.2f}% of their time",
+      rate, 1e3 * cost, config_.data.workers, config_.data.workers == 1 ? "" : "s",
+      static_cast<double>(config_.data.workers) / std::max(cost, 1e-9), 100.0 * waited / train_seconds);
+}
+
 void Trainer::evaluate_now() {
   const std::vector<EvalResult> results =
       evaluate(config_, job_, *model_, *engine_, *preparer_, eval_indexes_, stop_requested());
@@ -275,11 +288,14 @@ int Trainer::run() {
             job_.size() == 1 ? "" : "s", progress_.step);
   bool stopped = false;
   const std::int64_t first = progress_.step;
+  double train_seconds = 0.0, waited = 0.0;
   while (progress_.step < steps && !stopped) {
     const StepFigures f = step();
     stopped = !f.begun;
     if (stopped) break;
     const std::int64_t at = progress_.step;
+    train_seconds += f.seconds;
+    waited += f.waited;
     if (at == steps || at % config_.log.every_steps == 0) report_step(f);
     if (at == first + 3) report_memory();
     const auto due = [&](std::int64_t every) { return every > 0 && at % every == 0; };
@@ -306,6 +322,7 @@ int Trainer::run() {
     const std::string counts = fault_counts(index.faults());
     if (!counts.empty()) left_out += fmt::format("left out of {} from the start: {}\n", index.spec().name, counts);
   }
+  report_loading(train_seconds, waited);
   log::info("data of this run:\n{}{}", progress_.report.text(), left_out);
   return kDone;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <ctime>
 #include <deque>
 #include <exception>
 #include <map>
@@ -25,6 +26,12 @@ std::int64_t planned_bytes(const IndexEntry& entry, const Wanted& wanted) {
     bytes += std::int64_t{shape.input_rows} * shape.input_cols * 4;
   }
   return bytes;
+}
+
+double thread_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
 }  // namespace
@@ -50,6 +57,7 @@ struct Loader::Impl {
   std::exception_ptr error;
   bool ending = false;
   double waited = 0;
+  Loader::Work done;
   std::vector<std::jthread> threads;
 
   Impl(std::vector<const DatasetIndex*> s, const Preparation& p, const LoaderOptions& o)
@@ -167,12 +175,16 @@ void Loader::Impl::work() {
     lock.unlock();
     std::optional<LoadedSample> sample;
     std::exception_ptr problem;
+    const double before = thread_seconds();
     try {
       sample = load(wanted);
     } catch (...) {
       problem = std::current_exception();
     }
+    const double spent = thread_seconds() - before;
     lock.lock();
+    done.seconds += spent;
+    ++done.samples;
     if (problem) {
       if (!error) error = problem;
       work_or_room.notify_all();
@@ -264,6 +276,11 @@ void Loader::clear() {
 double Loader::waited_seconds() const {
   const std::lock_guard lock(impl_->mutex);
   return impl_->waited;
+}
+
+Loader::Work Loader::work_done() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->done;
 }
 
 std::int64_t Loader::bytes_in_use() const {

@@ -66,6 +66,11 @@ class Loader {
   void clear();
 
   double waited_seconds() const;  ///< time spent inside take so far
+  struct Work {
+    std::int64_t samples = 0;  ///< loaded so far
+    double seconds = 0.0;      ///< processor time that the workers took for them
+  };
+  Work work_done() const;
   std::int64_t bytes_in_use() const;
   std::int64_t peak_bytes() const;
 

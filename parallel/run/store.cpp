@@ -337,10 +337,20 @@ class ShardedStore final : public ParameterStore {
 void initialize(const ParamSpec& spec, std::uint64_t seed, std::int64_t owned_first, const Tensor& master) {
   const std::uint64_t key = random_key(seed, "init", canonical_name(spec));
   if (master.numel() == 0) return;
-  if (master.dtype == DType::f64) {
-    initialize_typed(spec, key, owned_first, master.span<double>());
-  } else {
-    initialize_typed(spec, key, owned_first, master.span<float>());
+  // A value depends on its place alone, so the pieces may be made by any thread.
+  constexpr std::int64_t kPiece = 64 * 1024;
+  const std::int64_t count = master.numel();
+#pragma omp parallel for schedule(dynamic, 1) if (count > kPiece)
+  for (std::int64_t first = 0; first < count; first += kPiece) {
+    const std::int64_t size = std::min(kPiece, count - first);
+    const auto piece = [&]<class T>(std::span<T> all) {
+      initialize_typed(spec, key, owned_first + first,
+                       all.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(size)));
+    };
+    if (master.dtype == DType::f64)
+      piece(master.span<double>());
+    else
+      piece(master.span<float>());
   }
 }
 

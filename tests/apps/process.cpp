@@ -105,7 +105,7 @@ Process::Process(const std::filesystem::path& folder, const std::vector<std::str
   err_ = folder / (stem + ".err");
   std::vector<std::string> command;
   if (launch.ranks > 0) {
-    command = {MMT_MPIRUN, "--allow-run-as-root",       "--oversubscribe", "--bind-to", "none",
+    command = {MMT_MPIRUN, "--allow-run-as-root",       "--oversubscribe", "--bind-to", launch.bind,
                "-np",      std::to_string(launch.ranks)};
   }
   command.emplace_back(MMT_BINARY);

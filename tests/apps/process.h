@@ -21,7 +21,8 @@ struct Outcome {
 };
 
 struct Launch {
-  int ranks = 0;  ///< 0: the binary alone, without mpirun
+  int ranks = 0;              ///< 0: the binary alone, without mpirun
+  std::string bind = "none";  ///< mpirun --bind-to
   double timeout = 120.0;
   std::vector<std::pair<std::string, std::string>> environment{};  ///< besides one thread a rank
   std::int64_t file_bytes = 0;  ///< > 0: no file can grow beyond this, as on a full disk (writes fail)

@@ -3,6 +3,8 @@
 
 #include <catch2/catch.hpp>
 
+#include <thread>
+
 using namespace mmt::app_test;
 using Catch::Matchers::Contains;
 
@@ -23,4 +25,26 @@ TEST_CASE("the data report counts repeated samples by passes over their set and 
   REQUIRE(o.code == 0);
   CHECK_THAT(o.out + o.err, Contains("data: 8 samples seen, 5 of them repeated"));
   CHECK_THAT(o.out + o.err, Contains("left out of own from the start: 1 no_labels"));
+}
+
+TEST_CASE("a run says what loading cost") {
+  const TinyRun tiny;
+  const Outcome o = tiny.run("train", {"train.steps=3", "learning_rate.warmup_steps=0", "eval.every_steps=0"});
+  INFO(o.text());
+  REQUIRE(o.code == 0);
+  CHECK_THAT(o.out + o.err, Contains("samples/s loaded by this rank at"));
+}
+
+TEST_CASE("a rank that mpirun ties to one core says that the others stay idle") {
+  if (std::thread::hardware_concurrency() < 2) return;
+  const TinyRun tiny;
+  const std::vector<std::string> settings = {"train.steps=1", "learning_rate.warmup_steps=0", "eval.every_steps=0"};
+  const Outcome tied = tiny.run("train", settings, {.ranks = 1, .bind = "core"});
+  INFO(tied.text());
+  REQUIRE(tied.code == 0);
+  CHECK_THAT(tied.out + tied.err, Contains("stay idle: start it with --bind-to none"));
+  const Outcome free = tiny.run("train", settings, {.ranks = 1});
+  INFO(free.text());
+  REQUIRE(free.code == 0);
+  CHECK_THAT(free.out + free.err, !Contains("stay idle"));
 }
