@@ -1,41 +1,32 @@
-// Matrix products through oneDNN 2.x: the one file that includes its header.
-//
-// f32 goes to dnnl_sgemm. bf16 goes to dnnl_gemm_bf16bf16f32 where the machine multiplies bf16, and is widened to f32
-// elsewhere (the library has no fast bf16 product there). Both take any shape without preparation, which ragged batches
-// need: a primitive per shape would cost up to half a millisecond for every new number of rows.
-// A bf16 result is computed into f32 in blocks of rows that stay in the cache, then rounded once.
+// Which of the library's ways a product takes (figures: kernels/README.md):
+//   * the matmul primitive, made for the shape: forward products of few or middling rows, all bf16 products with a bf16
+//     result (it rounds once on the way out), and every product with a packed matrix
+//   * sgemm and the bf16 gemm, which take any shape: the rest, above all weight gradients, with beta = 1
+// bf16 is widened to f32 where the machine does not multiply it. A bf16 result that the primitive does not make is
+// computed into f32 in blocks of rows that stay in the cache, then rounded once.
+// The way depends on the shape alone, so that equal calls have equal bits.
 #include "kernels/cpu/driver.h"
+#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/tables.h"
 
 #include "core/arena.h"
 
-#include <dnnl.h>
-
 #include <atomic>
-
-// Exported by libdnnl.so.2 but not declared in its headers.
-extern "C" dnnl_status_t dnnl_gemm_bf16bf16f32(char ta, char tb, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k, float alpha,
-                                               const std::uint16_t* a, dnnl_dim_t lda, const std::uint16_t* b,
-                                               dnnl_dim_t ldb, float beta, float* c, dnnl_dim_t ldc);
 
 namespace mmt::cpu {
 namespace {
 
+using onednn::Operand;
+
 constexpr std::int64_t kBlockRows = 256;           // enough for the packing of b to cost little
 constexpr std::int64_t kBlockFloats = 256 * 1024;  // of f32 results at a time and thread
 
-void cap_library(const CpuIsa& isa) {
-  dnnl_cpu_isa_t cap = dnnl_cpu_isa_all;
-  if (isa.level == Isa::portable) cap = dnnl_cpu_isa_sse41;
-  if (isa.level == Isa::avx2) cap = dnnl_cpu_isa_avx2;
-  if (isa.level == Isa::avx512) cap = isa.avx512bf16 ? dnnl_cpu_isa_avx512_core_bf16 : dnnl_cpu_isa_avx512_core;
-  if (!isa.amx && isa != detect_isa()) dnnl_set_max_cpu_isa(cap);
-}
-
-void check_library() {
-  static const bool once = (cap_library(cpu_isa()), true);
-  static_cast<void>(once);
-}
+// Products under this many multiplications are over before a primitive for a new shape is made.
+constexpr std::int64_t kPrimitiveWork = 50'000'000, kPackedWork = 5'000'000;
+constexpr std::int64_t kPrimitiveRows = 32;  // with fewer the gemm reads b in place, the primitive rearranges it
+// Up to these sizes the gemm shares a forward product's work badly among the threads.
+constexpr std::int64_t kFewRows = 512, kMiddlingRows = 2048, kMiddlingColumns = 2048;
+constexpr std::int64_t kLongSum = 16384;  // terms: the primitive falls behind the blocks
 
 /// A scratch block of the calling thread that only grows.
 float* scratch(int slot, std::int64_t floats) {
@@ -46,33 +37,16 @@ float* scratch(int slot, std::int64_t floats) {
   return static_cast<float*>(b.data());
 }
 
-/// A matrix operand: pointer and row stride. T: float or bf16.
-template <class T> struct Operand {
-  const T* data;
-  std::int64_t ld;
-  bool transposed;
-};
-
-dnnl_status_t multiply(std::int64_t m, std::int64_t n, std::int64_t k, Operand<float> a, Operand<float> b, float beta,
-                       float* c, std::int64_t ldc) {
-  return dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, a.data, a.ld, b.data, b.ld, beta,
-                    c, ldc);
-}
-
-dnnl_status_t multiply(std::int64_t m, std::int64_t n, std::int64_t k, Operand<bf16> a, Operand<bf16> b, float beta,
-                       float* c, std::int64_t ldc) {
-  return dnnl_gemm_bf16bf16f32(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', m, n, k, 1.0f, &a.data->bits, a.ld,
-                               &b.data->bits, b.ld, beta, c, ldc);
-}
-
-void check_status(dnnl_status_t status, const Tensor& c, const Tensor& a, const Tensor& b) {
-  if (status != dnnl_success)
+void check_status(int status, const Tensor& c, const Tensor& a, const Tensor& b) {
+  if (status != 0)
     throw Error(fmt::format("oneDNN could not multiply {} by {} into {} (status {}) on {}", a.describe(), b.describe(),
-                            c.describe(), static_cast<int>(status), name_of(cpu_isa())));
+                            c.describe(), status, name_of(cpu_isa())));
 }
+
+std::int64_t stride_of(const Tensor& t) { return std::max(t.row_stride, t.cols()); }
 
 template <class T> Operand<T> operand_of(const Tensor& t, Transpose transpose) {
-  return {t.as<T>(), std::max(t.row_stride, t.cols()), transpose == Transpose::yes};
+  return {t.as<T>(), stride_of(t), transpose == Transpose::yes};
 }
 
 /// The whole of t as f32 in this thread's scratch.
@@ -95,12 +69,12 @@ std::int64_t columns_of_block(std::int64_t m, std::int64_t n) {
 /// bf16 c = [c +] a b [+ bias], the f32 product of a block of rows at a time, rounded on the way out.
 /// Blocks have the same rows whatever the number of threads; each is one call of the library on one thread.
 template <Isa kLevel, class T>
-dnnl_status_t multiply_blocks(const Tensor& c, std::int64_t k, Operand<T> a, Operand<T> b, const bf16* bias, bool add) {
+int multiply_blocks(const Tensor& c, std::int64_t k, Operand<T> a, Operand<T> b, const bf16* bias, bool add) {
   const std::int64_t m = c.rows(), n = c.cols();
   const std::int64_t block_cols = columns_of_block(m, n);
   const std::int64_t row_blocks = (m + kBlockRows - 1) / kBlockRows, col_blocks = (n + block_cols - 1) / block_cols;
   const auto out = rows_of<bf16>(c);
-  std::atomic<dnnl_status_t> status = dnnl_success;
+  std::atomic<int> status = 0;
   parallel_shares(row_blocks * col_blocks, 1, m * n * k, [&](std::int64_t first, std::int64_t count) {
     float* product = scratch(0, kBlockFloats);
     for (std::int64_t i = first; i < first + count; ++i) {
@@ -109,8 +83,8 @@ dnnl_status_t multiply_blocks(const Tensor& c, std::int64_t k, Operand<T> a, Ope
       Operand<T> block_a = a, block_b = b;
       block_a.data += a.transposed ? row : row * a.ld;
       block_b.data += b.transposed ? col * b.ld : col;
-      const dnnl_status_t result = multiply(rows, cols, k, block_a, block_b, 0.0f, product, cols);
-      if (result != dnnl_success) {
+      const int result = onednn::gemm(rows, cols, k, block_a, block_b, 0.0f, product, cols);
+      if (result != 0) {
         status = result;
         return;
       }
@@ -137,26 +111,56 @@ void fill_rows(const Tensor& c, const Tensor& bias) {
 }
 
 template <Isa kLevel, class T>
-dnnl_status_t run(const Tensor& c, std::int64_t k, Operand<T> a, Operand<T> b, const GemmOptions& options) {
+int run(const Tensor& c, std::int64_t k, Operand<T> a, Operand<T> b, const GemmOptions& options) {
   const bool add = options.accumulate == Accumulate::add;
   if (c.dtype == DType::bf16)
     return multiply_blocks<kLevel>(c, k, a, b, options.bias.defined() ? options.bias.as<bf16>() : nullptr, add);
   const bool biased = options.bias.defined();
   if (biased) fill_rows(c, options.bias);
-  return multiply(c.rows(), c.cols(), k, a, b, add || biased ? 1.0f : 0.0f, c.as<float>(),
-                  std::max(c.row_stride, c.cols()));
+  return onednn::gemm(c.rows(), c.cols(), k, a, b, add || biased ? 1.0f : 0.0f, c.as<float>(), stride_of(c));
+}
+
+/// Whether the primitive is the faster way for (m, n) = (m, k) * (k, n) with b as it is stored.
+bool prefers_primitive(DType in, DType out, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k) {
+  if (m < kPrimitiveRows || m * n * k < kPrimitiveWork) return false;
+  if (out == DType::bf16) return k < kLongSum;
+  if (tb == Transpose::no) return in == DType::bf16 && m <= kFewRows;
+  return m <= kFewRows || (m <= kMiddlingRows && n <= kMiddlingColumns);
+}
+
+bool by_primitive(Transpose ta, Transpose tb, const Tensor& c, const Tensor& a, const Tensor& b,
+                  const GemmOptions& options) {
+  if (ta == Transpose::yes) return false;
+  const std::int64_t m = c.rows(), n = c.cols(), k = a.cols();
+  const bool packed = options.packed.defined() && m * n * k >= kPackedWork;
+  if (!packed && !prefers_primitive(a.dtype, c.dtype, tb, m, n, k)) return false;
+  return onednn::matmul({.m = m,
+                         .n = n,
+                         .k = k,
+                         .in = a.dtype,
+                         .out = c.dtype,
+                         .a = a.data,
+                         .lda = stride_of(a),
+                         .b = packed ? options.packed.data : b.data,
+                         .ldb = stride_of(b),
+                         .b_transposed = tb == Transpose::yes,
+                         .packed = packed,
+                         .bias = options.bias.data,
+                         .c = c.data,
+                         .ldc = stride_of(c),
+                         .add = options.accumulate == Accumulate::add});
 }
 
 template <Isa kLevel> void gemm(const Stream& stream, Transpose ta, Transpose tb, const Tensor& c, const Tensor& a,
                                 const Tensor& b, const GemmOptions& options) {
-  check_library();
   const std::int64_t k = a.dims[ta == Transpose::yes ? 0 : 1];
   if (k == 0) {
     reference_gemm().gemm(stream, ta, tb, c, a, b, options);
     return;
   }
   const bool native = kLevel == Isa::avx512 && cpu_isa().avx512bf16;
-  dnnl_status_t status;
+  if ((a.dtype == DType::f32 || native) && by_primitive(ta, tb, c, a, b, options)) return;
+  int status;
   if (a.dtype == DType::f32)
     status = run<kLevel, float>(c, k, operand_of<float>(a, ta), operand_of<float>(b, tb), options);
   else if (native)
@@ -166,10 +170,20 @@ template <Isa kLevel> void gemm(const Stream& stream, Transpose ta, Transpose tb
   check_status(status, c, a, b);
 }
 
+std::int64_t packed_bytes(const Stream&, DType dtype, std::int64_t k, std::int64_t n) {
+  return onednn::packed_bytes(dtype, k, n);
+}
+
+void pack(const Stream&, const Tensor& packed, Transpose tb, const Tensor& b) {
+  const bool t = tb == Transpose::yes;
+  onednn::pack(b.dtype, b.dims[t ? 1 : 0], b.dims[t ? 0 : 1], packed.data, b.data, stride_of(b), t);
+}
+
 }  // namespace
 
 GemmTable cpu_gemm(Isa level) {
-  return for_level(level, []<Isa kLevel>() { return GemmTable{.gemm = gemm<kLevel>}; });
+  return for_level(
+      level, []<Isa kLevel>() { return GemmTable{.gemm = gemm<kLevel>, .packed_bytes = packed_bytes, .pack = pack}; });
 }
 
 }  // namespace mmt::cpu

@@ -1,9 +1,11 @@
+#include "kernels/cpu/onednn.h"
 #include "kernels/linear.h"
 #include "tests/kernels/support.h"
 
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <cstring>
 
 using namespace mmt;
 using namespace mmt::test;
@@ -86,6 +88,136 @@ TEST_CASE("products of all transpositions and row strides equal sums in double")
               ops::gemm(backend.stream, ta, tb, c, a, b, {.accumulate = Accumulate::add, .bias = {}});
               require_close(c, expected, sum_bound(magnitude, s.k), what + " accumulated");
             }
+}
+
+namespace {
+
+/// Blocked kernels of the library exist from AVX-512 on, for bf16 where the processor multiplies it.
+bool has_blocked_kernels(DType dtype) {
+  return cpu_isa().level == Isa::avx512 && (dtype == DType::f32 || cpu_isa().avx512bf16);
+}
+
+Product with_bias(Product p, const Tensor& bias) {
+  const std::vector<double> b = values(bias);
+  for (std::size_t i = 0; i < p.value.size(); ++i) {
+    p.value[i] += b[i % b.size()];
+    p.magnitude[i] += std::abs(b[i % b.size()]);
+  }
+  return p;
+}
+
+Product with_old(Product p, const std::vector<double>& old) {
+  for (std::size_t i = 0; i < p.value.size(); ++i) {
+    p.value[i] += old[i];
+    p.magnitude[i] += std::abs(old[i]);
+  }
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("products large enough for a primitive equal sums in double") {
+  // Odd in every dimension; 51 million multiplications.
+  const Sizes s{37, 911, 1511};
+  for (const DType dtype : kFastDTypes) {
+    const Matrix bias = random(dtype, {s.n}, 3), before = random(dtype, {s.m, s.n}, 4);
+    const Matrix a = random(dtype, {s.m, s.k}, 1), nt = random(dtype, {s.n, s.k}, 2), nn = empty(dtype, {s.k, s.n});
+    std::vector<double> turned(static_cast<std::size_t>(s.n * s.k));
+    const std::vector<double> stored = values(nt);
+    for (std::int64_t i = 0; i < s.n; ++i)
+      for (std::int64_t j = 0; j < s.k; ++j)
+        turned[static_cast<std::size_t>(j * s.n + i)] = stored[static_cast<std::size_t>(i * s.k + j)];
+    assign(nn, turned);
+    const Product p = product(Transpose::no, Transpose::yes, a, nt), biased = with_bias(p, bias),
+                  added = with_old(p, values(before));
+    const std::vector<double> limit = sum_bound(p.magnitude, s.k), biased_limit = sum_bound(biased.magnitude, s.k),
+                              added_limit = sum_bound(added.magnitude, s.k);
+    for (const Transpose tb : {Transpose::no, Transpose::yes}) {
+      const bool u = tb == Transpose::yes;
+      const std::int64_t kept = cpu::onednn::kept_primitives();
+      for (const Backend& backend : fast_backends())
+        for (const std::int64_t pad : {0, 7}) {
+          const std::string what = backend.name + " " + std::string(name_of(dtype)) + (u ? " NT" : " NN");
+          const Matrix x = empty(dtype, {s.m, s.k}, pad), w = empty(dtype, {u ? s.n : s.k, u ? s.k : s.n}, pad);
+          assign(x, values(a));
+          assign(w, u ? stored : turned);
+          const Matrix c = empty(dtype, {s.m, s.n}, pad);
+          ops::gemm(backend.stream, Transpose::no, tb, c, x, w);
+          require_close(c, p.value, limit, what);
+          ops::gemm(backend.stream, Transpose::no, tb, c, x, w, {.accumulate = Accumulate::overwrite, .bias = bias});
+          require_close(c, biased.value, biased_limit, what + " with bias");
+          assign(c, values(before));
+          ops::gemm(backend.stream, Transpose::no, tb, c, x, w, {.accumulate = Accumulate::add});
+          require_close(c, added.value, added_limit, what + " accumulated");
+          const Matrix wide = empty(DType::f32, {s.m, s.n}, pad);
+          ops::gemm(backend.stream, Transpose::no, tb, wide, x, w, {.bias = bias});
+          require_close(wide, biased.value, biased_limit, what + " into f32");
+        }
+      // Else the test looked at another way.
+      if (has_blocked_kernels(dtype) && u) REQUIRE(cpu::onednn::kept_primitives() >= kept + 3);
+    }
+  }
+}
+
+TEST_CASE("products with a packed matrix equal sums in double") {
+  for (const Backend& backend : backends())
+    for (const DType dtype : kFastDTypes)
+      for (const Sizes s : {Sizes{1, 1, 1}, Sizes{1, 26048, 192}, Sizes{3, 16704, 128}, Sizes{171, 192, 256},
+                            Sizes{300, 199, 131}, Sizes{300, 192, 128}})
+        for (const Transpose tb : {Transpose::no, Transpose::yes}) {
+          if (backend.name == "reference" && s.m * s.n * s.k > 1'000'000) continue;
+          const bool u = tb == Transpose::yes;
+          // Rows that do not touch are not the primitive's: the packed form is then left unread.
+          const std::int64_t pad = s.m == 300 ? 5 : 0;
+          const Matrix a = random(dtype, {s.m, s.k}, 1, 1, pad),
+                       b = random(dtype, {u ? s.n : s.k, u ? s.k : s.n}, 2, 1, 3), bias = random(dtype, {s.n}, 3);
+          const std::int64_t bytes = ops::packed_bytes(backend.stream, dtype, s.k, s.n);
+          const bool whole = s.n % 64 == 0 && s.k % 64 == 0;
+          if (backend.stream.kernels == cpu_stream().kernels && has_blocked_kernels(dtype) && whole)
+            REQUIRE(bytes == s.k * s.n * size_of(dtype));
+          if (bytes == 0) {
+            const Matrix none = empty(DType::u8, {1});
+            REQUIRE_THROWS_WITH(ops::pack(backend.stream, none, tb, b), Catch::Matchers::Contains("no layout"));
+            continue;
+          }
+          const Matrix packed = empty(DType::u8, {bytes});
+          ops::pack(backend.stream, packed, tb, b);
+          const Product p = with_bias(product(Transpose::no, tb, a, b), bias);
+          const std::string what = backend.name + " packed " + std::string(name_of(dtype));
+          const Matrix c = empty(dtype, {s.m, s.n}, pad);
+          ops::gemm(backend.stream, Transpose::no, tb, c, a, b, {.bias = bias, .packed = packed});
+          require_close(c, p.value, sum_bound(p.magnitude, s.k), what);
+          if (s.m * s.n * s.k < 5'000'000 || pad > 0) continue;
+          // The packed form is what is read: with other contents the result is another.
+          std::memset(packed->data, 0, static_cast<std::size_t>(bytes));
+          ops::gemm(backend.stream, Transpose::no, tb, c, a, b, {.bias = bias, .packed = packed});
+          if (backend.stream.kernels == cpu_stream().kernels)
+            REQUIRE_FALSE(is_close(c, p.value, sum_bound(p.magnitude, s.k)));
+          const Matrix other = empty(DType::u8, {bytes + 1});
+          REQUIRE_THROWS_WITH(ops::gemm(backend.stream, Transpose::no, tb, c, a, b, {.bias = bias, .packed = other}),
+                              Catch::Matchers::Contains("gemm: packed b"));
+        }
+}
+
+TEST_CASE("a thread keeps a bounded number of primitives and forgotten ones are made again") {
+  if (!has_blocked_kernels(DType::f32)) return;
+  const Stream stream = cpu_stream();
+  const std::int64_t k = 2304, n = 2304;
+  const Matrix b = random(DType::f32, {n, k}, 1),
+               packed = empty(DType::u8, {ops::packed_bytes(stream, DType::f32, k, n)});
+  ops::pack(stream, packed, Transpose::yes, b);
+  const Matrix row = random(DType::f32, {1, k}, 2), first = empty(DType::f32, {1, n}), c = empty(DType::f32, {1, n});
+  const GemmOptions options{.packed = packed};
+  ops::gemm(stream, Transpose::no, Transpose::yes, first, row, b, options);
+  for (std::int64_t i = 1; i < cpu::onednn::kMaxPrimitives + 20; ++i) {
+    Tensor strided = row.view;  // every stride is another primitive
+    strided.row_stride = k + i;
+    ops::gemm(stream, Transpose::no, Transpose::yes, c, strided, b, options);
+    REQUIRE(cpu::onednn::kept_primitives() <= cpu::onednn::kMaxPrimitives);
+  }
+  REQUIRE(cpu::onednn::kept_primitives() == cpu::onednn::kMaxPrimitives);
+  ops::gemm(stream, Transpose::no, Transpose::yes, c, row, b, options);
+  require_bitwise(c, first, "made again");
 }
 
 TEST_CASE("bf16 products into f32 are not rounded to bf16 and accumulate in f32") {
