@@ -29,7 +29,8 @@ Seconds Bench::time(const std::function<void()>& call) const {
   const double once = std::max(now() - start, 1e-9);
   const int inner = std::max(1, static_cast<int>(std::ceil(kShortestSeconds / once)));
   std::vector<double> seconds;
-  for (int i = 0; i < repeats_; ++i) {
+  if (inner == 1) seconds.push_back(once);
+  while (std::ssize(seconds) < repeats_) {
     start = now();
     for (int n = 0; n < inner; ++n) call();
     seconds.push_back((now() - start) / inner);
@@ -45,10 +46,15 @@ void Bench::rate(const std::string& name, const std::string& unit, double amount
 }
 
 OwnedTensor filled(DType dtype, std::initializer_list<std::int64_t> shape) {
+  constexpr std::int64_t kPeriod = 2001;
   OwnedTensor t(dtype, shape);
-  for (std::int64_t i = 0; i < t->numel(); ++i) {
-    visit_float(dtype, [&]<class T>() { t->as<T>()[i] = T(static_cast<float>(i * 7919 % 2001) / 1000.0f - 1.0f); });
-  }
+  const std::int64_t count = t->numel(), first = std::min(count, kPeriod);
+  visit_float(dtype, [&]<class T>() {
+    T* const x = t->as<T>();
+    for (std::int64_t i = 0; i < first; ++i) x[i] = T(static_cast<float>(i * 7919 % kPeriod) / 1000.0f - 1.0f);
+    for (std::int64_t done = first; done < count; done += std::min(done, count - done))
+      std::copy_n(x, std::min(done, count - done), x + done);
+  });
   return t;
 }
 

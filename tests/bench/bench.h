@@ -4,6 +4,7 @@
 #include "core/arena.h"
 #include "core/stream.h"
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -28,6 +29,11 @@ struct Limits {
   double in_place = 0.0;   ///< 256 MiB scaled where they are, read and written bytes counted
 };
 
+/// The last two by the same loops for any size, at the current number of OpenMP threads: what a working set in a cache
+/// is held against. `bytes` of memory are touched: both sides of the copy, or the one place that is read and written.
+double copy_rate(std::int64_t bytes);
+double in_place_rate(std::int64_t bytes);
+
 /// One line of the output. Rates count per second; `higher_is_better` false: a size or a time.
 struct Row {
   std::string name;
@@ -50,7 +56,7 @@ class Bench {
   /// Measured at the first use, kept by number of threads; 0: those of this bench.
   const Limits& limits(int threads = 0) const;
 
-  /// One call to warm up, then the repeats; short calls are repeated inside one until it takes 2 ms.
+  /// One or two calls to warm up, then the repeats; short calls are repeated inside one until it takes 2 ms.
   Seconds time(const std::function<void()>& call) const;
   /// A rate: `amount` of plain units a call.
   void rate(const std::string& name, const std::string& unit, double amount, Seconds seconds,
@@ -80,9 +86,18 @@ void add_attention(Cases& cases);
 void add_row_ops(Cases& cases);
 void add_head(Cases& cases);
 void add_optimizer(Cases& cases);
+void add_stems(Cases& cases);
 void add_data(Cases& cases);
 void add_reduction(Cases& cases);
 void add_steps(Cases& cases);
+
+/// A linear layer's matrix and the rows that it is applied to.
+struct ProductShape {
+  std::int64_t rows, out, in;
+  auto operator<=>(const ProductShape&) const = default;
+};
+/// Every shape in the steps of add_steps, each once.
+std::vector<ProductShape> step_products();
 
 /// All limits of `threads` threads, measured now. The caller's number of OpenMP threads is restored.
 Limits measure_limits(int threads);

@@ -131,6 +131,16 @@ template <class F> double best_of(int repeats, F&& f) {
   return best;
 }
 
+/// The same for calls of microseconds: many of them inside each timing.
+template <class F> double best_of_short(F&& f) {
+  const int inner = static_cast<int>(std::clamp(1e-3 / best_of(1, f), 1.0, 1e4));
+  return best_of(8,
+                 [&] {
+                   for (int i = 0; i < inner; ++i) f();
+                 }) /
+         inner;
+}
+
 /// f(first, count) on disjoint parts of the floats.
 template <class F> void each_part(std::int64_t floats, F&& f) {
 #pragma omp parallel
@@ -160,6 +170,28 @@ std::map<int, Limits>& known_limits() {
 
 }  // namespace
 
+double copy_rate(std::int64_t bytes) {
+  const std::int64_t floats = std::max<std::int64_t>(16, bytes / 8 / 16 * 16);
+  const OwnedTensor from = filled(DType::f32, {floats}), to(DType::f32, {floats});
+  const bool wide = cpu_isa().level == Isa::avx512;
+  return 8.0 * static_cast<double>(floats) / best_of_short([&] {
+           each_part(floats, [&](std::int64_t first, std::int64_t count) {
+             (wide ? copy_avx512 : copy_plain)(to->as<float>() + first, from->as<float>() + first, count);
+           });
+         });
+}
+
+double in_place_rate(std::int64_t bytes) {
+  const std::int64_t floats = std::max<std::int64_t>(16, bytes / 4 / 16 * 16);
+  const OwnedTensor x = filled(DType::f32, {floats});
+  const bool wide = cpu_isa().level == Isa::avx512;
+  return 8.0 * static_cast<double>(floats) / best_of_short([&] {
+           each_part(floats, [&](std::int64_t first, std::int64_t count) {
+             (wide ? scale_avx512 : scale_plain)(x->as<float>() + first, count);
+           });
+         });
+}
+
 Limits measure_limits(int threads) {
   const int before = omp_get_max_threads();
   omp_set_num_threads(threads);
@@ -172,22 +204,8 @@ Limits measure_limits(int threads) {
   const double flops = 2.0 * kSquare * kSquare * kSquare;
   l.gemm_f32 = flops / library_seconds(Layout::forward, DType::f32, kSquare, kSquare, kSquare);
   l.gemm_bf16 = flops / library_seconds(Layout::forward, DType::bf16, kSquare, kSquare, kSquare);
-  constexpr std::int64_t kFloats = 64 << 20;
-  const OwnedTensor a(DType::f32, {kFloats}), b(DType::f32, {kFloats});
-  float* const x = a->as<float>();
-  float* const y = b->as<float>();
-  std::fill_n(x, kFloats, 1.0f);
-  std::fill_n(y, kFloats, 1.0f);
-  l.copy = 8.0 * kFloats / best_of(8, [&] {
-             each_part(kFloats, [&](std::int64_t first, std::int64_t count) {
-               (wide ? copy_avx512 : copy_plain)(y + first, x + first, count);
-             });
-           });
-  l.in_place = 8.0 * kFloats / best_of(8, [&] {
-                 each_part(kFloats, [&](std::int64_t first, std::int64_t count) {
-                   (wide ? scale_avx512 : scale_plain)(x + first, count);
-                 });
-               });
+  l.copy = copy_rate(std::int64_t{512} << 20);
+  l.in_place = in_place_rate(std::int64_t{256} << 20);
   omp_set_num_threads(before);
   return l;
 }

@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 
@@ -71,6 +72,7 @@ int run(const std::vector<std::string>& texts, bool json, bool list, int threads
   add_row_ops(cases);
   add_head(cases);
   add_optimizer(cases);
+  add_stems(cases);
   add_data(cases);
   add_reduction(cases);
   add_steps(cases);

@@ -11,6 +11,7 @@
 
 #include <malloc.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <random>
@@ -117,6 +118,14 @@ StepCase llava(Pattern pattern) {
     c.products.push_back({rows, out, in, 12, true, l});
   c.products.push_back({supervised, 32000, 768, 1, true, l});
   return c;
+}
+
+std::vector<StepCase> step_cases() {
+  std::vector<StepCase> steps;
+  steps.push_back(gpt2(4, 64));
+  steps.push_back(gpt2(1, 512));
+  for (const Pattern pattern : {Pattern::all, Pattern::frozen, Pattern::projector}) steps.push_back(llava(pattern));
+  return steps;
 }
 
 double product_seconds(const StepCase& c, DType dtype, int threads) {
@@ -267,12 +276,18 @@ void measure(Bench& bench, StepCase c, DType dtype, const std::string& step_name
 
 }  // namespace
 
+std::vector<ProductShape> step_products() {
+  std::vector<ProductShape> list;
+  for (const StepCase& c : step_cases()) {
+    for (const Product& p : c.products) list.push_back({p.rows, p.out, p.in});
+  }
+  std::ranges::sort(list);
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+  return list;
+}
+
 void add_steps(Cases& cases) {
-  std::vector<StepCase> steps;
-  steps.push_back(gpt2(4, 64));
-  steps.push_back(gpt2(1, 512));
-  for (const Pattern pattern : {Pattern::all, Pattern::frozen, Pattern::projector}) steps.push_back(llava(pattern));
-  for (const StepCase& c : steps) {
+  for (const StepCase& c : step_cases()) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       const std::string step = fmt::format("step/{}/{}", c.name, name_of(dtype));
       const std::string memory = fmt::format("memory/{}/{}", c.name, name_of(dtype));
