@@ -10,8 +10,9 @@
 //
 // head_dim: 16 .. 128, a multiple of 8. kv_heads divides heads; keys and values are not expanded.
 // A row that sees nothing: out 0, lse -inf, zero gradients. NaN or inf in a row that is seen reaches those who see it.
-// Rounding with bf16: products, softmax, lse and every sum in f32. p and the score gradient are kept in f32 on the CPU
-// (a backend with bf16 matrix units may round them once, as operands); out, dq, dk, dv are rounded once, at the end.
+// Rounding with bf16: products, softmax, lse and every sum in f32; out, dq, dk, dv are rounded once, at the end. Units
+// with bf16 products (vdpbf16ps, AMX, a GPU's matrix units) round p and the gradient of a score once to bf16, as operands
+// of the second products: each within 2^-8 of its value. Units without them widen and keep both in f32.
 // Determinism: the order of all sums is given by the mask alone, so bits do not depend on the number of threads, nor
 // on what else is packed beside a sample. They may depend on the instruction set.
 // Outputs are overwritten and alias nothing. The only thing to save between the passes, beside q, k, v and out, is lse.

@@ -31,7 +31,8 @@ KernelTable make_reference() {
 KernelTable make_cpu(Isa level) {
   KernelTable t;
   t.name = name_of(level).data();
-  t.attention = cpu::fast_attention(level);
+  const bool best = level == cpu_isa().level;  // what lies between the levels belongs to the process's own
+  t.attention = cpu::fast_attention(best ? cpu_isa() : CpuIsa{.level = level});
   t.gemm = cpu::cpu_gemm(level);
   t.linear = cpu::cpu_linear(level);
   t.norm = cpu::cpu_norm(level);

@@ -1,12 +1,15 @@
-# Fails when an object compiled for one instruction set (-DOBJECTS=..., those named *_avx2 or *_avx512) defines a function
-# that the linker could take for everybody: inline functions and templates outside the unit's own namespace would then
-# run vector instructions on machines that lack them. -DNM=<nm>
+# Fails when an object compiled for one instruction set (-DOBJECTS=..., those named *_avx2, *_avx512, *_avx512bf16 or
+# *_amx) defines a function that the linker could take for everybody: inline functions and templates outside the unit's
+# own namespace would then run vector instructions on machines that lack them. -DNM=<nm>
 set(bad "")
 foreach(object IN LISTS OBJECTS)
-  if(NOT object MATCHES "_(avx2|avx512)\\.cpp")
+  if(object MATCHES "_(avx512bf16|amx)\\.cpp")
+    set(isa avx512) # the namespace of their vectors
+  elseif(object MATCHES "_(avx2|avx512)\\.cpp")
+    set(isa ${CMAKE_MATCH_1})
+  else()
     continue()
   endif()
-  set(isa ${CMAKE_MATCH_1})
   execute_process(COMMAND ${NM} -C ${object} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
   string(REPLACE ";" "," symbols "${symbols}")
   string(REPLACE "\n" ";" symbols "${symbols}")

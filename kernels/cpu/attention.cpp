@@ -1,13 +1,11 @@
 // The fast attention: packs a pass of heads, hands the items of the tile plan to threads, merges in fixed order.
-#include "kernels/attention.h"
-
-#include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/attention_bf16.h"
+#include "kernels/cpu/attention_driver.h"
 #include "kernels/cpu/tables.h"
 
 #include <omp.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 namespace mmt::cpu {
@@ -15,12 +13,7 @@ namespace {
 
 using std::int64_t;
 
-// A pass takes as many kv heads as fit into this much scratch, at least one. Heads do not know each other, so the split
-// changes no result.
-constexpr int64_t kPassBytes = int64_t{64} << 20;
 constexpr int64_t kPackRows = 256;  // rows that a thread packs at a time
-constexpr int64_t kFloat = sizeof(float);
-constexpr int64_t kTilesPerPack = 3;
 
 struct Sizes {
   int64_t queries, keys, dim, repeat;
@@ -37,75 +30,12 @@ int64_t forward_floats(const Sizes& s, const AttentionShape& shape, int64_t part
 int64_t backward_floats(const Sizes& s, int64_t slots) {
   return s.repeat * ((2 + slots) * s.query_head() + 2 * s.queries) + 4 * s.key_head();
 }
-int64_t heads_of_pass(int64_t floats_per_head, int64_t kv_heads) {
-  return std::clamp(kPassBytes / std::max<int64_t>(1, floats_per_head * kFloat), int64_t{1}, kv_heads);
-}
-/// The most that any rows up to the bound take: all heads, or a full pass, or one head.
-std::size_t pass_bytes(int64_t floats_per_head, int64_t kv_heads) {
-  const int64_t one = floats_per_head * kFloat;
-  return static_cast<std::size_t>(std::min(one * kv_heads, std::max(one, kPassBytes)));
-}
-constexpr std::size_t kTensorsOfPass = 12;  // separate tensors, for what alignment and guards add
-std::size_t with_overhead(std::size_t bytes) { return bytes + kTensorsOfPass * Arena::footprint(64); }
-
 int64_t thread_floats(const AttentionShape& s) {
   static_assert(own_floats(16) > transposed_floats(16));
   return own_floats(s.head_dim);
 }
 
-float* take(Arena& arena, int64_t floats) { return arena.take(DType::f32, {floats}).as<float>(); }
-
-RowsIn rows_in(const Tensor& t, int64_t column, int64_t row = 0) {
-  return {.data = static_cast<const char*>(t.data) + (row * t.row_stride + column) * size_of(t.dtype),
-          .stride = t.row_stride,
-          .bf16 = t.dtype == DType::bf16};
-}
-RowsOut rows_out(const Tensor& t, int64_t column, int64_t row = 0) {
-  return {.data = static_cast<char*>(t.data) + (row * t.row_stride + column) * size_of(t.dtype),
-          .stride = t.row_stride,
-          .bf16 = t.dtype == DType::bf16};
-}
-
-TileLists lists_by_query(const TilePlan& p) {
-  return {p.query_start.data(), p.key_start.data(),      p.query_first_run.data(),
-          p.query_runs.data(),  p.query_patterns.data(), p.bits.data()};
-}
-TileLists lists_by_key(const TilePlan& p) {
-  return {p.query_start.data(), p.key_start.data(),    p.key_first_run.data(),
-          p.key_runs.data(),    p.key_patterns.data(), p.bits.data()};
-}
-
 int64_t chunks_of(int64_t rows) { return (rows + kPackRows - 1) / kPackRows; }
-
-/// Sum of partial results by log-sum-exp, in the order of the items.
-void merge(const ForwardMerge& m, const float* partials, int64_t partial_size, int dim, int64_t rows, RowsOut out,
-           float* lse, const AttentionTiles& tiles) {
-  const int64_t dp = padded(dim);
-  alignas(64) float sum[kMaxHeadDim];
-  for (int64_t i = 0; i < rows; ++i) {
-    const float* first = partials + m.first_partial * partial_size;
-    const auto highest_of = [&](int64_t n) { return first[n * partial_size + kTileQueries * dp + i]; };
-    const auto weight_of = [&](int64_t n) { return first[n * partial_size + kTileQueries * (dp + 1) + i]; };
-    float highest = highest_of(0);
-    for (int64_t n = 1; n < m.count; ++n) highest = std::max(highest, highest_of(n));
-    std::memset(sum, 0, sizeof sum);
-    float weight = 0;
-    for (int64_t n = 0; n < m.count; ++n) {
-      if (weight_of(n) == 0.0f) continue;
-      const float factor = std::exp2(highest_of(n) - highest);
-      weight += factor * weight_of(n);
-      const float* part = first + n * partial_size + i * dp;
-      for (int64_t d = 0; d < dp; ++d) sum[d] += factor * part[d];
-    }
-    const float inverse = weight == 0.0f ? 0.0f : 1.0f / weight;
-    for (int64_t d = 0; d < dp; ++d) sum[d] *= inverse;
-    lse[i] = weight == 0.0f ? -std::numeric_limits<float>::infinity() : (highest + std::log2(weight)) * 0.693147181f;
-    const RowsOut row{.data = static_cast<char*>(out.data) + i * out.stride * (out.bf16 ? 2 : 4),
-                      .stride = out.stride,
-                      .bf16 = out.bf16};
-    tiles.unpack(sum, 1, 0, 1, dim, row);
-  }
-}
 
 void forward(const AttentionTiles& tiles, const AttentionForwardArgs& a, Arena& scratch) {
   const AttentionShape& shape = a.shape;
@@ -113,7 +43,6 @@ void forward(const AttentionTiles& tiles, const AttentionForwardArgs& a, Arena& 
   const Sizes s = sizes_of(shape, a.q.rows(), a.k.rows());
   const int64_t dim = shape.head_dim, partial_size = partial_floats(dim);
   const int64_t pass = heads_of_pass(forward_floats(s, shape, plan.num_partials), shape.kv_heads);
-  // Keys that only few query blocks read are not worth packing first. The sums are the same either way.
   const bool packed = plan.counts.tiles() * s.repeat > kTilesPerPack * plan.key_blocks();
   const ArenaScope scope(scratch);
   float* const k = packed ? take(scratch, pass * s.key_head()) : nullptr;
@@ -157,8 +86,8 @@ void forward(const AttentionTiles& tiles, const AttentionForwardArgs& a, Arena& 
         const ForwardMerge& m = plan.merges[static_cast<std::size_t>(x / heads)];
         const int64_t row = plan.query_start[static_cast<std::size_t>(m.query_block)];
         const int64_t rows = plan.query_start[static_cast<std::size_t>(m.query_block) + 1] - row;
-        merge(m, partials + h * plan.num_partials * partial_size, partial_size, shape.head_dim, rows,
-              rows_out(a.out, (h0 + h) * dim, row), lse + (h0 + h) * s.queries + row, tiles);
+        merge_partials(tiles, m, partials + h * plan.num_partials * partial_size, shape.head_dim, rows,
+                       rows_out(a.out, (h0 + h) * dim, row), lse + (h0 + h) * s.queries + row);
       }
     }
   }
@@ -285,35 +214,68 @@ void backward(const AttentionTiles& tiles, const AttentionBackwardArgs& a, Arena
   }
 }
 
-std::size_t forward_scratch(const AttentionShape& shape, DType, int64_t queries, int64_t keys) {
+std::size_t forward_scratch(const AttentionShape& shape, int64_t queries, int64_t keys) {
   const int64_t floats = forward_floats(sizes_of(shape, queries, keys), shape, max_forward_partials(keys));
   return with_overhead(pass_bytes(floats, shape.kv_heads));
 }
 
-std::size_t backward_scratch(const AttentionShape& shape, DType, int64_t queries, int64_t keys) {
+std::size_t backward_scratch(const AttentionShape& shape, int64_t queries, int64_t keys) {
   const int64_t floats = backward_floats(sizes_of(shape, queries, keys), max_backward_slots(keys));
   return with_overhead(pass_bytes(floats, shape.kv_heads) +
                        static_cast<std::size_t>(omp_get_max_threads() * thread_floats(shape) * kFloat));
 }
 
+/// Tables are made of plain functions: what they need to know is in the template.
 template <const AttentionTiles& (*kTiles)()> AttentionTable table_of() {
   return {.forward = [](const Stream&, const AttentionForwardArgs& a,
                         Arena& scratch) { cpu::forward(kTiles(), a, scratch); },
           .backward = [](const Stream&, const AttentionBackwardArgs& a,
                          Arena& scratch) { cpu::backward(kTiles(), a, scratch); },
-          .forward_scratch = forward_scratch,
-          .backward_scratch = backward_scratch};
+          .forward_scratch = [](const AttentionShape& s, DType, int64_t queries,
+                                int64_t keys) { return cpu::forward_scratch(s, queries, keys); },
+          .backward_scratch = [](const AttentionShape& s, DType, int64_t queries,
+                                 int64_t keys) { return cpu::backward_scratch(s, queries, keys); }};
+}
+
+/// f32 by AVX-512, bf16 by products of its own.
+template <const AttentionBf16& (*kBf16)()> AttentionTable table_with() {
+  return {.forward =
+              [](const Stream&, const AttentionForwardArgs& a, Arena& scratch) {
+                if (a.q.dtype == DType::bf16)
+                  bf16_forward(kBf16(), a, scratch);
+                else
+                  cpu::forward(attention_tiles_avx512(), a, scratch);
+              },
+          .backward =
+              [](const Stream&, const AttentionBackwardArgs& a, Arena& scratch) {
+                if (a.q.dtype == DType::bf16)
+                  bf16_backward(kBf16(), a, scratch);
+                else
+                  cpu::backward(attention_tiles_avx512(), a, scratch);
+              },
+          .forward_scratch =
+              [](const AttentionShape& s, DType dtype, int64_t queries, int64_t keys) {
+                return dtype == DType::bf16 ? bf16_forward_scratch(s, queries, keys)
+                                            : cpu::forward_scratch(s, queries, keys);
+              },
+          .backward_scratch =
+              [](const AttentionShape& s, DType dtype, int64_t queries, int64_t keys) {
+                return dtype == DType::bf16 ? bf16_backward_scratch(s, queries, keys)
+                                            : cpu::backward_scratch(s, queries, keys);
+              }};
 }
 
 }  // namespace
 
-AttentionTable fast_attention(Isa level) {
-  switch (level) {
+AttentionTable fast_attention(const CpuIsa& isa) {
+  if (isa.amx) return table_with<attention_bf16_amx>();
+  if (isa.avx512bf16) return table_with<attention_bf16_dot>();
+  switch (isa.level) {
     case Isa::portable: return table_of<attention_tiles_portable>();
     case Isa::avx2: return table_of<attention_tiles_avx2>();
     case Isa::avx512: return table_of<attention_tiles_avx512>();
   }
-  MMT_CHECK(false, "instruction set {}", static_cast<int>(level));
+  MMT_CHECK(false, "instruction set {}", static_cast<int>(isa.level));
 }
 
 }  // namespace mmt::cpu

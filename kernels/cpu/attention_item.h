@@ -1,64 +1,16 @@
 // One item of attention work (attention_tiles.h), written once and compiled per instruction set. Internal.
 #pragma once
 
+#include "kernels/cpu/attention_cover.h"
 #include "kernels/cpu/attention_product.h"
-#include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/attention_rows.h"
 
 namespace mmt::cpu::attention::MMT_SIMD_NAMESPACE {
 
 using std::uint64_t;
 
-inline constexpr float kLog2E = 1.44269504f;
-inline constexpr float kLn2 = 0.693147181f;
-inline constexpr int kLanes = kTileQueries;  // the row stride of everything with queries as lanes
-inline constexpr int kGroup = 8;             // keys, or queries, that are skipped together where a mask allows none
-inline constexpr int kStripeCount = kTileQueries / 16;
-inline constexpr int kQueryGroups = kTileQueries / kGroup;
-inline constexpr int kKeyGroups = kTileKeys / kGroup;
-
-/// first <= t < last.
-struct Span {
-  int first = 0, last = 0;
-};
-
-/// What of a tile is computed. `stripes[g]`: stripes of queries that key group g needs. `keys[s]`, `group_keys[g]`:
-/// keys that stripe s, or query group g, needs.
-struct Cover {
-  Span stripes[kKeyGroups];
-  Span keys[kStripeCount];
-  Span group_keys[kQueryGroups];
-};
-
-static void cover_full(int queries, int keys, Cover& c) {
-  const int stripes = (queries + 15) / 16;
-  for (Span& s : c.stripes) s = {0, stripes};
-  for (Span& s : c.keys) s = {0, keys};
-  for (Span& s : c.group_keys) s = {0, keys};
-}
-
-static void cover_partial(const uint64_t* bits, int keys, Cover& c) {
-  for (Span& s : c.keys) s = {};
-  for (Span& s : c.group_keys) s = {};
-  for (int g = 0; g * kGroup < keys; ++g) {
-    uint64_t any = 0;
-    const int end = (g + 1) * kGroup < keys ? (g + 1) * kGroup : keys;
-    for (int j = g * kGroup; j < end; ++j) any |= bits[j];
-    c.stripes[g] = any == 0 ? Span{} : Span{__builtin_ctzll(any) / 16, (63 - __builtin_clzll(any)) / 16 + 1};
-    // Spans of keys are kept to whole groups: finer ones cost more to find than they save.
-    for (int q = 0; q < kQueryGroups; ++q)
-      if ((any >> (q * kGroup) & 0xff) != 0) {
-        if (c.group_keys[q].last == 0) c.group_keys[q].first = g * kGroup;
-        c.group_keys[q].last = end;
-      }
-  }
-  for (int s = 0; s < kStripeCount; ++s)
-    for (int q = 2 * s; q < 2 * s + 2; ++q) {
-      const Span& from = c.group_keys[q];
-      if (from.last == 0) continue;
-      if (c.keys[s].last == 0 || from.first < c.keys[s].first) c.keys[s].first = from.first;
-      if (from.last > c.keys[s].last) c.keys[s].last = from.last;
-    }
-}
+inline constexpr int kGroup = 8;  // keys, or queries, that are skipped together where a mask allows none
+using Cover = CoverOf<kGroup>;
 
 /// scores[key][query] = sum over d of rows[key][d] * lanes[d][query], where the cover needs it. `spare`: kSpareRows
 /// rows behind the last key may be read; their scores are not used.
@@ -71,10 +23,6 @@ static void scores(const Cover& c, int keys, int head_dim, const float* rows, in
     product<false>(count, s.last - s.first, head_dim, rows + g * kGroup * row_stride, 1, row_stride,
                    lanes + 16 * s.first, kLanes, out + g * kGroup * kLanes + 16 * s.first, kLanes);
   }
-}
-
-static inline std::uint32_t stripe_bits(const uint64_t* bits, int key, int stripe) {
-  return static_cast<std::uint32_t>(bits[key] >> (16 * stripe)) & 0xffffu;
 }
 
 /// lanes[d][i] = factor * row i's feature d, for 16 rows at a time; lanes of missing rows are zero.
@@ -90,80 +38,6 @@ static void transpose_rows(const T* rows, int64_t stride, int count, int head_di
         x[i] = i0 + i < count ? mul(load_part(rows + (i0 + i) * stride + d0, columns), f) : zero();
       transpose(x, lanes + d0 * kLanes + i0, kLanes, columns);
     }
-}
-
-// ---------------------------------------------------------------------------------------------------------- packing
-
-template <class T> static void pack_rows(const T* from, int64_t stride, int64_t rows, int head_dim, float* to) {
-  const int64_t dp = padded(head_dim);
-  for (int64_t i = 0; i < rows; ++i)
-    for (int d = 0; d < head_dim; d += 16) store(to + i * dp + d, load_part(from + i * stride + d, head_dim - d));
-}
-static void pack(const RowsIn& from, int64_t rows, int head_dim, float* to) {
-  if (from.bf16)
-    pack_rows(static_cast<const std::uint16_t*>(from.data), from.stride, rows, head_dim, to);
-  else
-    pack_rows(static_cast<const float*>(from.data), from.stride, rows, head_dim, to);
-}
-
-template <class T>
-static void unpack_rows(const float* from, int count, int64_t step, int64_t rows, int head_dim, T* to, int64_t stride) {
-  const int64_t dp = padded(head_dim);
-  for (int64_t i = 0; i < rows; ++i)
-    for (int d = 0; d < head_dim; d += 16) {
-      F16 x = count > 0 ? load(from + i * dp + d) : zero();
-      for (int s = 1; s < count; ++s) x = add(x, load(from + s * step + i * dp + d));
-      store_part(to + i * stride + d, x, head_dim - d);
-    }
-}
-static void unpack(const float* from, int count, int64_t step, int64_t rows, int head_dim, const RowsOut& to) {
-  if (to.bf16)
-    unpack_rows(from, count, step, rows, head_dim, static_cast<std::uint16_t*>(to.data), to.stride);
-  else
-    unpack_rows(from, count, step, rows, head_dim, static_cast<float*>(to.data), to.stride);
-}
-
-template <class T> static void dots(const RowsIn& a, const RowsIn& b, int64_t rows, int head_dim, float* delta) {
-  const T* x = static_cast<const T*>(a.data);
-  const T* y = static_cast<const T*>(b.data);
-  for (int64_t i = 0; i < rows; ++i) {
-    F16 total = zero();
-    for (int d = 0; d < head_dim; d += 16)
-      total = fma(load_part(x + i * a.stride + d, head_dim - d), load_part(y + i * b.stride + d, head_dim - d), total);
-    delta[i] = sum(total);
-  }
-}
-static void row_dots(const RowsIn& a, const RowsIn& b, int64_t rows, int head_dim, float* delta) {
-  if (a.bf16)
-    dots<std::uint16_t>(a, b, rows, head_dim, delta);
-  else
-    dots<float>(a, b, rows, head_dim, delta);
-}
-
-static void convert_lse(const float* natural, int64_t rows, float* to) {
-  for (int64_t i = 0; i < rows; ++i) to[i] = natural[i] == -__builtin_inff() ? 0.0f : natural[i] * kLog2E;
-}
-
-static RowsIn from_row(const RowsIn& rows, int64_t row) {
-  const int64_t bytes = row * rows.stride * (rows.bf16 ? 2 : 4);
-  return {static_cast<const char*>(rows.data) + bytes, rows.stride, rows.bf16};
-}
-static RowsOut from_row(const RowsOut& rows, int64_t row) {
-  const int64_t bytes = row * rows.stride * (rows.bf16 ? 2 : 4);
-  return {static_cast<char*>(rows.data) + bytes, rows.stride, rows.bf16};
-}
-/// The columns of the next heads.
-static RowsIn from_head(const RowsIn& rows, int64_t head, int head_dim) {
-  const int64_t bytes = head * head_dim * (rows.bf16 ? 2 : 4);
-  return {static_cast<const char*>(rows.data) + bytes, rows.stride, rows.bf16};
-}
-static RowsOut from_head(const RowsOut& rows, int64_t head, int head_dim) {
-  const int64_t bytes = head * head_dim * (rows.bf16 ? 2 : 4);
-  return {static_cast<char*>(rows.data) + bytes, rows.stride, rows.bf16};
-}
-
-static void clear(float* to, int64_t floats) {
-  for (int64_t i = 0; i < floats; i += 16) store(to + i, zero());
 }
 
 // ---------------------------------------------------------------------------------------------------------- forward

@@ -18,7 +18,8 @@ CrossEntropyTable reference_cross_entropy();
 AdamwTable reference_adamw();
 ReduceTable reference_reduce();
 AttentionTable reference_attention();
-AttentionTable fast_attention(Isa level);
+/// f32 at the set's level; bf16 by products of its own where the set has them, else widened.
+AttentionTable fast_attention(const CpuIsa& isa);
 
 // f32 and bf16 at a level.
 GemmTable cpu_gemm(Isa level);

@@ -47,7 +47,30 @@ __attribute__((target("avx2,fma"))) void fma_avx2() {
   sink = _mm256_cvtss_f32(x[0]);
 }
 
-/// GF/s of one thread: the best of many short loops.
+__attribute__((target("avx512f,avx512bf16"))) void dot_avx512bf16() {
+  __m512 x[16];
+  for (int i = 0; i < 16; ++i) x[i] = _mm512_set1_ps(static_cast<float>(i));
+  const auto a = reinterpret_cast<__m512bh>(_mm512_set1_epi32(0x3f7f3f7f)), b = a;
+  for (int n = 0; n < kFmas / 16; ++n)
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) x[i] = _mm512_dpbf16_ps(x[i], a, b);
+  for (int i = 1; i < 16; ++i) x[0] = _mm512_add_ps(x[0], x[i]);
+  sink = _mm512_cvtss_f32(x[0]);
+}
+
+/// GF/s of one thread with vdpbf16ps (0 without it): the best of many short loops.
+double peak_bf16() {
+  if (!cpu_isa().avx512bf16) return 0;
+  double best = 0;
+  for (const double until = now() + 0.3; now() < until;) {
+    const double start = now();
+    dot_avx512bf16();
+    best = std::max(best, 64.0 * kFmas / (now() - start));
+  }
+  return best / 1e9;
+}
+
+/// The same in f32.
 double peak() {
   const bool wide = cpu_isa().level == Isa::avx512;
   double best = 0;
@@ -104,9 +127,12 @@ Packed interleaved(int rows) {
 }
 
 std::string wanted;
+double peak_of_f32 = 0, peak_of_bf16 = 0;
 
-void measure(const Packed& p, int heads, int kv_heads, int dim, DType dtype, double seconds, double fma) {
-  if (p.name.find(wanted) == std::string::npos) return;
+void measure(const Packed& p, int heads, int kv_heads, int dim, DType dtype, double seconds) {
+  const double fma = dtype == DType::bf16 && peak_of_bf16 > 0 ? peak_of_bf16 : peak_of_f32;
+  const std::string name = fmt::format("{} {} D={} {}/{}", name_of(dtype), p.name, dim, heads, kv_heads);
+  if (name.find(wanted) == std::string::npos) return;
   const AttentionShape shape{heads, kv_heads, dim, 1 / std::sqrt(dim), 0};
   const auto rows = static_cast<std::int64_t>(p.words.rows());
   const TilePlan plan = make_tile_plan(query_side(p.words), key_side(p.words), 0);
@@ -148,9 +174,9 @@ void measure(const Packed& p, int heads, int kv_heads, int dim, DType dtype, dou
   const double area = static_cast<double>(plan.counts.area) / static_cast<double>(plan.counts.pairs);
   const double peak_all = fma * omp_get_max_threads();
   fmt::print(
-      "{:32} D={:<3} {:4} fwd {:8.3f} ms {:6.1f} GF/s {:3.0f} % ({:3.0f} %)   bwd {:8.3f} ms {:6.1f} GF/s {:3.0f} % "
+      "{:52} fwd {:8.3f} ms {:6.1f} GF/s {:3.0f} % ({:3.0f} %)   bwd {:8.3f} ms {:6.1f} GF/s {:3.0f} % "
       "({:3.0f} %)\n",
-      p.name, dim, name_of(dtype), forward * 1e3, 4 * pairs / forward, 400 * pairs / forward / peak_all,
+      name, forward * 1e3, 4 * pairs / forward, 400 * pairs / forward / peak_all,
       400 * pairs * area / forward / peak_all, backward * 1e3, 10 * pairs / backward,
       1000 * pairs / backward / peak_all, 1000 * pairs * area / backward / peak_all);
 }
@@ -160,20 +186,25 @@ void measure(const Packed& p, int heads, int kv_heads, int dim, DType dtype, dou
 int main(int argc, char** argv) {
   const double seconds = argc > 1 ? std::atof(argv[1]) : 1.0;
   if (argc > 2) wanted = argv[2];
-  const double fma = peak();
-  fmt::print("{}, {} threads, FMA peak {:.1f} GF/s per thread\n", name_of(cpu_isa()), omp_get_max_threads(), fma);
-  for (const int rows : {1024, 4096}) {
-    measure(full(rows), 4, 4, 64, DType::f32, seconds, fma);
-    measure(causal(rows), 4, 4, 64, DType::f32, seconds, fma);
+  peak_of_f32 = peak();
+  peak_of_bf16 = peak_bf16();
+  fmt::print("{}, {} threads, peak per thread: f32 {:.1f} GF/s, vdpbf16ps {:.1f} GF/s\n", name_of(cpu_isa()),
+             omp_get_max_threads(), peak_of_f32, peak_of_bf16);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const int rows : {1024, 4096}) {
+      measure(full(rows), 4, 4, 64, dtype, seconds);
+      measure(causal(rows), 4, 4, 64, dtype, seconds);
+    }
+    measure(interleaved(4096), 4, 4, 64, dtype, seconds);
+    for (const int dim : {72, 128}) {
+      measure(full(1024), 4, 4, dim, dtype, seconds);
+      measure(causal(1024), 4, 4, dim, dtype, seconds);
+    }
+    measure(causal(1024), 4, 1, 64, dtype, seconds);
+    for (const int dim : {16, 32, 64}) {
+      measure(short_samples(4096, false), 4, 4, dim, dtype, seconds);
+      measure(short_samples(4096, true), 4, 4, dim, dtype, seconds);
+    }
   }
-  measure(interleaved(4096), 4, 4, 64, DType::f32, seconds, fma);
-  measure(full(1024), 4, 4, 128, DType::f32, seconds, fma);
-  measure(full(1024), 4, 4, 72, DType::f32, seconds, fma);
-  measure(causal(1024), 4, 1, 64, DType::f32, seconds, fma);
-  measure(causal(1024), 4, 4, 64, DType::bf16, seconds, fma);
-  for (const int dim : {16, 32, 64}) {
-    measure(short_samples(4096, false), 4, 4, dim, DType::f32, seconds, fma);
-    measure(short_samples(4096, true), 4, 4, dim, DType::f32, seconds, fma);
-  }
-  fmt::print("FMA peak at the end {:.1f} GF/s\n", peak());
+  fmt::print("peak at the end: f32 {:.1f} GF/s\n", peak());
 }

@@ -121,7 +121,7 @@ struct Oracle {
   using Grid = std::vector<std::vector<double>>;
   Grid out, lse, dq, dk, dv;
   Grid out_abs, dq_abs, dk_abs, dv_abs;
-  double score_bound = 0;  ///< largest scale * |q| |k| of an allowed pair
+  double score_bound = 0;  ///< largest |scale| |q| |k| of an allowed pair
   std::int64_t most_terms = 0;
 
   explicit Oracle(const AttentionCase& c) {
@@ -161,7 +161,7 @@ struct Oracle {
             qq += cq[u(i)][u(qc + d)] * cq[u(i)][u(qc + d)];
             kk += ck[u(j)][u(kc + d)] * ck[u(j)][u(kc + d)];
           }
-          score_bound = std::max(score_bound, s.scale * std::sqrt(qq * kk));
+          score_bound = std::max(score_bound, std::abs(s.scale) * std::sqrt(qq * kk));
           score.push_back(s.scale * x);
           top = std::max(top, score.back());
         }
@@ -188,9 +188,9 @@ struct Oracle {
             dv[u(j)][u(kc + d)] += w * g;
             dv_abs[u(j)][u(kc + d)] += w * std::abs(g);
             dq[u(i)][u(qc + d)] += s.scale * w * dp * k;
-            dq_abs[u(i)][u(qc + d)] += s.scale * w * dp_abs * std::abs(k);
+            dq_abs[u(i)][u(qc + d)] += std::abs(s.scale) * w * dp_abs * std::abs(k);
             dk[u(j)][u(kc + d)] += s.scale * w * dp * q;
-            dk_abs[u(j)][u(kc + d)] += s.scale * w * dp_abs * std::abs(q);
+            dk_abs[u(j)][u(kc + d)] += std::abs(s.scale) * w * dp_abs * std::abs(q);
           }
           most_terms = std::max(most_terms, ++readers[u(j)]);
         }
@@ -203,13 +203,14 @@ struct Oracle {
   /// eps the unit of the inner precision and r the rounding of the stored dtype. C counts what one term suffers:
   /// a score is off by (D + 8) eps * score_bound (product of D terms, the scale, the change of base), which enters p,
   /// and through the log-sum-exp once more; the gradient of a score has two sums of D terms; a sum of n terms adds n;
-  /// exp and the division add a few.
-  double error(const AttentionCase& c, const Outputs& o, bool backward = true) const {
+  /// exp and the division add a few. `operand`: the relative error of p and of the gradient of a score where a kernel
+  /// rounds them as operands (2^-8 in bf16: half a unit of its 7 bits).
+  double error(const AttentionCase& c, const Outputs& o, bool backward = true, double operand = 0) const {
     const double eps = c.dtype == DType::f64 ? std::pow(2, -53) : std::pow(2, -24);
     const double stored = c.dtype == DType::bf16 ? std::pow(2, -8) : eps;
     const auto dim = static_cast<double>(c.shape.head_dim), terms = static_cast<double>(most_terms);
     const double score = (dim + 8) * score_bound;
-    const double factor = eps * (2 * score + 2 * dim + terms + 32);
+    const double factor = eps * (2 * score + 2 * dim + terms + 32) + operand;
     double worst = 0;
     const auto compare = [&](const Grid& expected, const Grid* absolute, const Matrix& got, double per_value,
                              double floor) {

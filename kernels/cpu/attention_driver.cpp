@@ -1,0 +1,40 @@
+#include "kernels/cpu/attention_driver.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace mmt::cpu {
+
+using std::int64_t;
+
+void merge_partials(const AttentionTiles& tiles, const ForwardMerge& m, const float* partials, int head_dim,
+                    int64_t rows, const RowsOut& out, float* lse) {
+  const int64_t dp = padded(head_dim), partial_size = partial_floats(head_dim);
+  alignas(64) float sum[kMaxHeadDim];
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* first = partials + m.first_partial * partial_size;
+    const auto highest_of = [&](int64_t n) { return first[n * partial_size + kTileQueries * dp + i]; };
+    const auto weight_of = [&](int64_t n) { return first[n * partial_size + kTileQueries * (dp + 1) + i]; };
+    float highest = highest_of(0);
+    for (int64_t n = 1; n < m.count; ++n) highest = std::max(highest, highest_of(n));
+    std::memset(sum, 0, sizeof sum);
+    float weight = 0;
+    for (int64_t n = 0; n < m.count; ++n) {
+      if (weight_of(n) == 0.0f) continue;
+      const float factor = std::exp2(highest_of(n) - highest);
+      weight += factor * weight_of(n);
+      const float* part = first + n * partial_size + i * dp;
+      for (int64_t d = 0; d < dp; ++d) sum[d] += factor * part[d];
+    }
+    const float inverse = weight == 0.0f ? 0.0f : 1.0f / weight;
+    for (int64_t d = 0; d < dp; ++d) sum[d] *= inverse;
+    lse[i] = weight == 0.0f ? -std::numeric_limits<float>::infinity() : (highest + std::log2(weight)) * 0.693147181f;
+    const RowsOut row{.data = static_cast<char*>(out.data) + i * out.stride * (out.bf16 ? 2 : 4),
+                      .stride = out.stride,
+                      .bf16 = out.bf16};
+    tiles.unpack(sum, 1, 0, 1, head_dim, row);
+  }
+}
+
+}  // namespace mmt::cpu

@@ -1,0 +1,55 @@
+// What the drivers of attention share: addresses of tensors, passes over heads, the merge of partial results. Internal.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/cpu/attention_tiles.h"
+
+#include <algorithm>
+
+namespace mmt::cpu {
+
+// A pass takes as many kv heads as fit into this much scratch, at least one. Heads do not know each other, so the split
+// changes no result.
+inline constexpr std::int64_t kPassBytes = std::int64_t{64} << 20;
+inline constexpr std::int64_t kFloat = sizeof(float);
+/// Keys are packed first where more tiles than this read each block of them. The sums are the same either way.
+inline constexpr std::int64_t kTilesPerPack = 3;
+
+inline std::int64_t heads_of_pass(std::int64_t floats_per_head, std::int64_t kv_heads) {
+  return std::clamp(kPassBytes / std::max<std::int64_t>(1, floats_per_head * kFloat), std::int64_t{1}, kv_heads);
+}
+/// The most that any rows up to the bound take: all heads, or a full pass, or one head.
+inline std::size_t pass_bytes(std::int64_t floats_per_head, std::int64_t kv_heads) {
+  const std::int64_t one = floats_per_head * kFloat;
+  return static_cast<std::size_t>(std::min(one * kv_heads, std::max(one, kPassBytes)));
+}
+inline constexpr std::size_t kTensorsOfPass = 12;  // separate tensors, for what alignment and guards add
+inline std::size_t with_overhead(std::size_t bytes) { return bytes + kTensorsOfPass * Arena::footprint(64); }
+
+inline float* take(Arena& arena, std::int64_t floats) { return arena.take(DType::f32, {floats}).as<float>(); }
+
+inline RowsIn rows_in(const Tensor& t, std::int64_t column, std::int64_t row = 0) {
+  return {.data = static_cast<const char*>(t.data) + (row * t.row_stride + column) * size_of(t.dtype),
+          .stride = t.row_stride,
+          .bf16 = t.dtype == DType::bf16};
+}
+inline RowsOut rows_out(const Tensor& t, std::int64_t column, std::int64_t row = 0) {
+  return {.data = static_cast<char*>(t.data) + (row * t.row_stride + column) * size_of(t.dtype),
+          .stride = t.row_stride,
+          .bf16 = t.dtype == DType::bf16};
+}
+
+inline TileLists lists_by_query(const TilePlan& p) {
+  return {p.query_start.data(), p.key_start.data(),      p.query_first_run.data(),
+          p.query_runs.data(),  p.query_patterns.data(), p.bits.data()};
+}
+inline TileLists lists_by_key(const TilePlan& p) {
+  return {p.query_start.data(), p.key_start.data(),    p.key_first_run.data(),
+          p.key_runs.data(),    p.key_patterns.data(), p.bits.data()};
+}
+
+/// Sums the partial results of a query block by log-sum-exp, in the order of the items. `partials`: of this head.
+void merge_partials(const AttentionTiles& tiles, const ForwardMerge& m, const float* partials, int head_dim,
+                    std::int64_t rows, const RowsOut& out, float* lse);
+
+}  // namespace mmt::cpu
