@@ -3,6 +3,8 @@
 #include "kernels/cpu/index_check.h"
 #include "kernels/cpu/tables.h"
 
+#include "core/arena.h"
+
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -13,22 +15,20 @@ namespace {
 constexpr std::int64_t kAnyNegative = std::numeric_limits<std::int32_t>::min();
 constexpr std::int64_t kWeight = 10;  // exp beside moving an element
 
-// One row of dlogits: weight * (exp(x - lse) - onehot). In place, the label's logit must be read by the caller before.
-template <Isa kLevel, class T> void gradient_row(const Tensor& dlogits, std::int64_t r, const T* x, std::int64_t label,
-                                                 float label_logit, float weight, float lse) {
-  const std::int64_t n = dlogits.cols();
-  const Inner<T>& inner = inner_of<T>(kLevel);
-  const float at_label = weight * (std::exp(label_logit - lse) - 1.0f);
-  const bool here = label >= 0 && label < n;
-  if (dlogits.dtype == DType::f32) {
-    float* d = dlogits.row<float>(r);
-    inner.softmax_gradient_f32(d, x, weight, lse, n);
-    if (here) d[label] = at_label;
-  } else {
-    bf16* d = dlogits.row<bf16>(r);
-    inner.softmax_gradient_bf16(d, x, weight, lse, n);
-    if (here) d[label] = bf16(at_label);
-  }
+/// `n` floats of the calling thread, that only grow.
+float* row_buffer(std::int64_t n) {
+  thread_local Buffer buffer;
+  const auto bytes = static_cast<std::size_t>(n) * sizeof(float);
+  if (buffer.bytes() < bytes) buffer = Buffer(bytes);
+  return static_cast<float*>(buffer.data());
+}
+
+void write_label(const Tensor& dlogits, std::int64_t r, std::int64_t label, float value) {
+  if (label < 0 || label >= dlogits.cols()) return;
+  if (dlogits.dtype == DType::f32)
+    dlogits.row<float>(r)[label] = value;
+  else
+    dlogits.row<bf16>(r)[label] = bf16(value);
 }
 
 void zero_row(const Tensor& t, std::int64_t r) {
@@ -43,8 +43,12 @@ template <Isa kLevel> struct CrossEntropy {
     const auto* label_of = labels.as<std::int32_t>();
     float* out = loss.as<float>();
     const float* weights = dlogits.defined() ? weight.as<float>() : nullptr;
+    const std::int64_t n = logits.cols();
     visit_fast(logits.dtype, [&]<class T>() {
+      const Inner<T>& inner = inner_of<T>(kLevel);
       parallel_shares(logits.rows(), 1, kWeight * logits.numel(), [&](std::int64_t first, std::int64_t count) {
+        const bool keeps_f32 = dlogits.defined() && dlogits.dtype == DType::f32;
+        float* const buffer = weights && !keeps_f32 ? row_buffer(n) : nullptr;
         for (std::int64_t r = first; r < first + count; ++r) {
           const std::int32_t label = label_of[r];
           if (label < 0) {
@@ -52,12 +56,20 @@ template <Isa kLevel> struct CrossEntropy {
             if (weights) zero_row(dlogits, r);
             continue;
           }
-          const T* x = logits.row<T>(r);
-          const RowStats stats = inner_of<T>(kLevel).softmax_stats(x, logits.cols());
-          const float lse = stats.maximum + std::log(stats.sum), logit = x[label];
+          const T *x = logits.row<T>(r), *next = r + 1 < first + count ? logits.row<T>(r + 1) : nullptr;
+          const float logit = x[label];
+          float* const terms = keeps_f32 ? dlogits.row<float>(r) : buffer;
+          const RowStats stats = weights ? inner.softmax_terms(terms, x, next, n) : inner.softmax_stats(x, next, n);
           // Small losses come from two large numbers: subtract the maximum before the logarithm is added.
           out[r] = (stats.maximum - logit) + std::log(stats.sum);
-          if (weights) gradient_row<kLevel>(dlogits, r, x, label, logit, weights[r], lse);
+          if (!weights) continue;
+          const float factor = weights[r] / stats.sum;
+          if (keeps_f32)
+            inner_of<float>(kLevel).scale_terms(terms, terms, factor, n);
+          else
+            inner_of<bf16>(kLevel).scale_terms(dlogits.row<bf16>(r), terms, factor, n);
+          const float lse = stats.maximum + std::log(stats.sum);
+          write_label(dlogits, r, label, weights[r] * (std::exp(logit - lse) - 1.0f));
         }
       });
     });
@@ -71,7 +83,8 @@ template <Isa kLevel> struct CrossEntropy {
         for (std::int64_t r = first; r < first + count; ++r) {
           const std::int64_t label = std::int64_t{label_of[r]} - first_id;
           const T* x = logits.row<T>(r);
-          const RowStats stats = inner_of<T>(kLevel).softmax_stats(x, logits.cols());
+          const T* next = r + 1 < first + count ? logits.row<T>(r + 1) : nullptr;
+          const RowStats stats = inner_of<T>(kLevel).softmax_stats(x, next, logits.cols());
           float* o = out.row<float>(r);
           o[0] = stats.maximum;
           o[1] = stats.sum;
@@ -95,7 +108,11 @@ template <Isa kLevel> struct CrossEntropy {
           const std::int64_t label = std::int64_t{label_of[r]} - first_id;
           const T* x = logits.row<T>(r);
           const float logit = label >= 0 && label < logits.cols() ? static_cast<float>(x[label]) : 0.0f;
-          gradient_row<kLevel>(dlogits, r, x, label, logit, weights[r], sums[r]);
+          if (dlogits.dtype == DType::f32)
+            inner_of<T>(kLevel).softmax_gradient_f32(dlogits.row<float>(r), x, weights[r], sums[r], logits.cols());
+          else
+            inner_of<T>(kLevel).softmax_gradient_bf16(dlogits.row<bf16>(r), x, weights[r], sums[r], logits.cols());
+          write_label(dlogits, r, label, weights[r] * (std::exp(logit - sums[r]) - 1.0f));
         }
       });
     });

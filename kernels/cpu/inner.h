@@ -25,7 +25,8 @@ struct VectorShape {
 };
 
 struct AdamwScalars {
-  float beta1, one_minus_beta1, beta2, one_minus_beta2, decay_rate, step_size, inv_sqrt_correction2, epsilon, grad_scale;
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, decay_rate, step_size, inv_sqrt_correction2, epsilon,
+      grad_scale;
   bool zero_grad;
 };
 
@@ -67,7 +68,12 @@ template <class T> struct Inner {
   void (*rotate)(Rows<T> x, const float* cos, const float* sin, std::int64_t pairs, bool backward, VectorShape);
 
   // ---- loss
-  RowStats (*softmax_stats)(const T* x, std::int64_t n);
+  /// `next` (or null): a row of n elements that is asked for meanwhile.
+  RowStats (*softmax_stats)(const T* x, const T* next, std::int64_t n);
+  /// The same; terms = exp(x - maximum). `terms` may be x.
+  RowStats (*softmax_terms)(float* terms, const T* x, const T* next, std::int64_t n);
+  /// d = factor * terms. d may be terms.
+  void (*scale_terms)(T* d, const float* terms, float factor, std::int64_t n);
   /// d = weight * exp(x - lse); T is the logits' type
   void (*softmax_gradient_f32)(float* d, const T* x, float weight, float lse, std::int64_t n);
   void (*softmax_gradient_bf16)(bf16* d, const T* x, float weight, float lse, std::int64_t n);
@@ -98,9 +104,11 @@ struct InnerKernels {
 const InnerKernels& inner_portable();
 const InnerKernels& inner_avx2();
 const InnerKernels& inner_avx512();
+const InnerKernels& inner_bf16_avx512();  ///< rounds to bf16 by AVX512_BF16
 
 inline const InnerKernels& inner_kernels(Isa level) {
-  return level == Isa::avx512 ? inner_avx512() : level == Isa::avx2 ? inner_avx2() : inner_portable();
+  if (level == Isa::avx512) return cpu_isa().avx512bf16 ? inner_bf16_avx512() : inner_avx512();
+  return level == Isa::avx2 ? inner_avx2() : inner_portable();
 }
 
 }  // namespace mmt::cpu

@@ -5,14 +5,18 @@
 
 namespace mmt::cpu::MMT_VEC_NS {
 
-inline constexpr float kTwoSqrt2OverPi = 1.59576912f;  // tanh form: x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3)
-inline constexpr float kCubic = 0.044715f;
+// Tanh form of GELU: x sigmoid(u), u = 2 sqrt(2/pi) (x + 0.044715 x^3).
+inline constexpr float kLinear = 1.59576912f, kCubic = 0.044715f * kLinear;
+
+// x / divisor is the activation, 1 / divisor the sigmoid in it. Not for gelu_erf.
+template <Activation kKind> MMT_INLINE F divisor_of(F x) {
+  if constexpr (kKind == Activation::gelu_tanh) return logistic_divisor(x * (kLinear + kCubic * (x * x)), 1.0f);
+  return logistic_divisor(x, kKind == Activation::gelu_quick ? 1.702f : 1.0f);
+}
 
 template <Activation kKind> MMT_INLINE F value_of(F x) {
   if constexpr (kKind == Activation::gelu_erf) return x * normal(x).distribution;
-  if constexpr (kKind == Activation::gelu_tanh) return x * sigmoid(kTwoSqrt2OverPi * (x + kCubic * x * x * x));
-  if constexpr (kKind == Activation::gelu_quick) return x * sigmoid(1.702f * x);
-  return x * sigmoid(x);
+  return x / divisor_of<kKind>(x);
 }
 
 template <Activation kKind> MMT_INLINE F slope_of(F x) {
@@ -22,13 +26,13 @@ template <Activation kKind> MMT_INLINE F slope_of(F x) {
   }
   if constexpr (kKind == Activation::gelu_tanh) {
     // Beyond +-32 the slope is 0 or 1 to the last bit; without the bound x^2 overflows and meets a zero.
-    const F b = max(splat(-32.0f), min(splat(32.0f), x));
-    const F s = sigmoid(kTwoSqrt2OverPi * (b + kCubic * b * b * b));
-    return s + b * s * (1.0f - s) * (kTwoSqrt2OverPi * (1.0f + 3 * kCubic * b * b));
+    const F b = max(splat(-32.0f), min(splat(32.0f), x)), q = b * b;
+    const F s = 1.0f / (1.0f + pow2(b * (-kLog2E * kLinear + -kLog2E * kCubic * q)));
+    return s + (s - s * s) * (b * (kLinear + 3 * kCubic * q));
   }
   constexpr float kSlope = kKind == Activation::gelu_quick ? 1.702f : 1.0f;
-  const F s = sigmoid(kSlope * x);
-  return s + x * s * (1.0f - s) * kSlope;
+  const F s = 1.0f / logistic_divisor(x, kSlope);
+  return s + x * (s - s * s) * kSlope;
 }
 
 template <class T, Activation kKind>
@@ -92,7 +96,7 @@ template <class T> void swiglu_backward(Rows<T> dgate, Rows<T> dup, Rows<const T
     const T* pu = up.base + r * up.stride;
     each_vector(cols, [&](std::int64_t j, int n) {
       const F g = load_at(pg + j, n), u = load_at(pu + j, n), d = load_at(pdy + j, n);
-      const F s = sigmoid(g), gs = g * s;
+      const F s = 1.0f / logistic_divisor(g, 1.0f), gs = g * s;
       store_at(pdg + j, d * u * (s + gs * (1.0f - s)), n);
       store_at(pdu + j, d * gs, n);
     });

@@ -18,7 +18,7 @@ void adamw(float* master, float* m, float* v, float* grad, T* compute, const Ada
     store_at(m + j, first, n);
     store_at(v + j, second, n);
     store_at(master + j, w, n);
-    if (compute) store_at(compute + j, w, n);
+    if (compute) store_exactly(compute + j, w, n);
     if (s.zero_grad) store_at(grad + j, F{}, n);
   });
 }

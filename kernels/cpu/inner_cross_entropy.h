@@ -27,22 +27,47 @@ template <class T> MMT_INLINE float maximum_of(const T* x, std::int64_t n) {
   return max_lanes(max(max(m[0], m[1]), max(m[2], m[3])));
 }
 
-// Sums run over pieces of kPiece elements, the pieces in double: error does not grow with the vocabulary.
-template <class T> RowStats softmax_stats(const T* x, std::int64_t n) {
+// Sum of exp(x - m), each term also given to keep(j, term, n). Sums run over pieces of kPiece elements, the pieces in
+// double: error does not grow with the vocabulary. `next`: a row that will be read after this one, or null.
+template <class T, class Keep>
+MMT_INLINE double sum_exponentials(const T* x, std::int64_t count, float m, const T* next, Keep&& keep) {
   constexpr std::int64_t kPiece = 64 * kWidth;
-  const float m = maximum_of(x, n);
   double total = 0;
-  for (std::int64_t first = 0; first < n; first += kPiece) {
-    const std::int64_t end = first + kPiece < n ? first + kPiece : n;
+  for (std::int64_t first = 0; first < count; first += kPiece) {
+    const std::int64_t end = first + kPiece < count ? first + kPiece : count;
     F s[4] = {};
     std::int64_t j = first;
     for (; j + 4 * kWidth <= end; j += 4 * kWidth)
-      for (int k = 0; k < 4; ++k) s[k] += exp(load(x + j + k * kWidth) - m);
-    for (; j < end; j += kWidth)
-      s[0] += exp(load_logits(x + j, end - j < kWidth ? static_cast<int>(end - j) : kWidth) - m);
+      for (int k = 0; k < 4; ++k) {
+        if (next) prefetch(next + j + k * kWidth);
+        const F e = exp(load(x + j + k * kWidth) - m);
+        s[k] += e;
+        keep(j + k * kWidth, e, kWidth);
+      }
+    for (; j < end; j += kWidth) {
+      const int n = end - j < kWidth ? static_cast<int>(end - j) : kWidth;
+      const F e = exp(load_logits(x + j, n) - m);
+      s[0] += e;
+      keep(j, e, n);
+    }
     total += static_cast<double>(sum_lanes((s[0] + s[1]) + (s[2] + s[3])));
   }
-  return {m, static_cast<float>(total)};
+  return total;
+}
+
+template <class T> RowStats softmax_stats(const T* x, const T* next, std::int64_t n) {
+  const float m = maximum_of(x, n);
+  return {m, static_cast<float>(sum_exponentials(x, n, m, next, [](std::int64_t, F, int) {}))};
+}
+
+template <class T> RowStats softmax_terms(float* terms, const T* x, const T* next, std::int64_t n) {
+  const float m = maximum_of(x, n);
+  const double sum = sum_exponentials(x, n, m, next, [&](std::int64_t j, F e, int k) { store_at(terms + j, e, k); });
+  return {m, static_cast<float>(sum)};
+}
+
+template <class G> void scale_terms(G* d, const float* terms, float factor, std::int64_t n) {
+  each_vector(n, [&](std::int64_t j, int k) { store_at(d + j, load_at(terms + j, k) * factor, k); });
 }
 
 template <class G, class T> void softmax_gradient(G* d, const T* x, float weight, float lse, std::int64_t n) {

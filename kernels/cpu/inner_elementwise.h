@@ -40,7 +40,7 @@ template <class Y, class X> void convert(Rows<Y> y, Rows<const X> x, std::int64_
   for (std::int64_t r = 0; r < rows; ++r) {
     Y* py = y.base + r * y.stride;
     const X* px = x.base + r * x.stride;
-    each_vector(cols, [&](std::int64_t j, int n) { store_at(py + j, load_at(px + j, n), n); });
+    each_vector(cols, [&](std::int64_t j, int n) { store_exactly(py + j, load_at(px + j, n), n); });
   }
 }
 

@@ -1,7 +1,8 @@
 // Vectors of f32 for one instruction set. Included by the units cpu/inner_<isa>.cpp alone, each of which defines
-// MMT_VEC_NS (its namespace) and MMT_VEC_WIDTH (floats in a register) first: the linker must never take code that one
-// unit compiled for its instruction set as the definition for all. Hence no std templates and only inlined functions
-// here. GCC's vector types carry the arithmetic; comparisons select with NaN as "false".
+// MMT_VEC_NS (its namespace), MMT_VEC_WIDTH (floats in a register) and, where it has AVX512_BF16, MMT_VEC_BF16 first:
+// the linker must never take code that one unit compiled for its instruction set as the definition for all. Hence no
+// std templates and only inlined functions here. GCC's vector types carry the arithmetic; comparisons select with NaN
+// as "false".
 #pragma once
 
 #include "core/dtype.h"
@@ -52,10 +53,19 @@ MMT_INLINE H to_16(U u) { return __builtin_convertvector(u, H); }
 
 MMT_INLINE F widen(H h) { return from_bits(to_32(h) << 16); }
 /// To bf16, nearest even; NaN stays NaN: the bits of bf16's own constructor.
-MMT_INLINE H narrow(F x) {
+MMT_INLINE H narrow_exactly(F x) {
   const U u = bits_of(x), upper = u >> 16;
   const U rounded = (u + 0x7fffu + (upper & 1u)) >> 16;
   return to_16(x == x ? rounded : (upper | 0x40u));
+}
+/// The same for activations and their gradients: the instruction of AVX512_BF16 takes subnormal numbers (below 1.2e-38)
+/// for zero.
+MMT_INLINE H narrow(F x) {
+#ifdef MMT_VEC_BF16
+  return reinterpret_cast<H>(_mm512_maskz_cvtneps_pbh(0xffff, reinterpret_cast<__m512>(x)));
+#else
+  return narrow_exactly(x);
+#endif
 }
 
 MMT_INLINE F load(const float* p) { return *reinterpret_cast<const FMem*>(p); }
@@ -84,8 +94,8 @@ MMT_INLINE F load_n(const bf16* p, int n) {
 MMT_INLINE void store_n(float* p, F x, int n) {
   _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << n) - 1), reinterpret_cast<__m512>(x));
 }
-MMT_INLINE void store_n(bf16* p, F x, int n) {
-  _mm256_mask_storeu_epi16(p, static_cast<__mmask16>((1u << n) - 1), reinterpret_cast<__m256i>(narrow(x)));
+MMT_INLINE void store_n(bf16* p, H h, int n) {
+  _mm256_mask_storeu_epi16(p, static_cast<__mmask16>((1u << n) - 1), reinterpret_cast<__m256i>(h));
 }
 #else
 MMT_INLINE F load_n(const float* p, int n) {
@@ -101,11 +111,12 @@ MMT_INLINE F load_n(const bf16* p, int n) {
 MMT_INLINE void store_n(float* p, F x, int n) {
   for (int i = 0; i < n; ++i) p[i] = x[i];
 }
-MMT_INLINE void store_n(bf16* p, F x, int n) {
-  const H h = narrow(x);
+MMT_INLINE void store_n(bf16* p, H h, int n) {
   for (int i = 0; i < n; ++i) p[i].bits = h[i];
 }
 #endif
+MMT_INLINE void store(bf16* p, H h) { *reinterpret_cast<HMem*>(p) = h; }
+MMT_INLINE void store_n(bf16* p, F x, int n) { store_n(p, narrow(x), n); }
 
 // max, min: b where either is NaN.
 #if MMT_VEC_WIDTH == 16
@@ -128,20 +139,35 @@ MMT_INLINE F min(F a, F b) { return reinterpret_cast<F>(_mm_min_ps(raw(a), raw(b
 MMT_INLINE F abs(F x) { return from_bits(bits_of(x) & 0x7fffffffu); }
 
 // Across the lanes, in a fixed order (halves, quarters, ...).
-MMT_INLINE float sum_lanes(F x) {
-  float v[kWidth];
-  __builtin_memcpy(v, &x, sizeof v);
-  for (int half = kWidth / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) v[i] += v[i + half];
-  return v[0];
+typedef float F4 __attribute__((vector_size(16)));
+typedef double D2 __attribute__((vector_size(16)));
+MMT_INLINE float sum_lanes_of(F4 x) {
+  const F4 halves = x + __builtin_shufflevector(x, x, 2, 3, 2, 3);
+  return halves[0] + halves[1];
 }
-MMT_INLINE double sum_lanes(D x) {
-  double v[kHalf];
-  __builtin_memcpy(v, &x, sizeof v);
-  for (int half = kHalf / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; ++i) v[i] += v[i + half];
-  return v[0];
+MMT_INLINE double sum_lanes_of(D2 x) { return x[0] + x[1]; }
+#if MMT_VEC_WIDTH >= 8
+typedef float F8 __attribute__((vector_size(32)));
+typedef double D4 __attribute__((vector_size(32)));
+MMT_INLINE float sum_lanes_of(F8 x) {
+  return sum_lanes_of(__builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7));
 }
+MMT_INLINE double sum_lanes_of(D4 x) {
+  return sum_lanes_of(__builtin_shufflevector(x, x, 0, 1) + __builtin_shufflevector(x, x, 2, 3));
+}
+#endif
+#if MMT_VEC_WIDTH >= 16
+typedef double D8 __attribute__((vector_size(64)));
+MMT_INLINE float sum_lanes_of(F x) {
+  return sum_lanes_of(__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
+                      __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15));
+}
+MMT_INLINE double sum_lanes_of(D8 x) {
+  return sum_lanes_of(__builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7));
+}
+#endif
+MMT_INLINE float sum_lanes(F x) { return sum_lanes_of(x); }
+MMT_INLINE double sum_lanes(D x) { return sum_lanes_of(x); }
 MMT_INLINE float max_lanes(F x) {
   float v[kWidth];
   __builtin_memcpy(v, &x, sizeof v);
@@ -149,6 +175,9 @@ MMT_INLINE float max_lanes(F x) {
     for (int i = 0; i < half; ++i) v[i] = v[i + half] > v[i] ? v[i + half] : v[i];
   return v[0];
 }
+
+/// Asks for the cache line of p in the second-level cache.
+MMT_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 /// f(offset, full) over n elements: `f(j, kWidth)` for whole vectors, then once `f(j, rest)`. Wrap with
 /// load_at/store_at.
@@ -159,5 +188,11 @@ template <class F_> MMT_INLINE void each_vector(std::int64_t n, F_&& f) {
 }
 template <class T> MMT_INLINE F load_at(const T* p, int n) { return n == kWidth ? load(p) : load_n(p, n); }
 template <class T> MMT_INLINE void store_at(T* p, F x, int n) { n == kWidth ? store(p, x) : store_n(p, x, n); }
+// Of weights and of conversions: exact in subnormal numbers too.
+MMT_INLINE void store_exactly(float* p, F x, int n) { store_at(p, x, n); }
+MMT_INLINE void store_exactly(bf16* p, F x, int n) {
+  const H h = narrow_exactly(x);
+  n == kWidth ? store(p, h) : store_n(p, h, n);
+}
 
 }  // namespace mmt::cpu::MMT_VEC_NS

@@ -1,29 +1,31 @@
-// Vector exp and what is built on it. Errors are stated against the exact value and tested.
+// Vector exponentials and what is built on them. Errors are stated against the exact value and tested.
 #pragma once
 
 #include "kernels/cpu/vec.h"
 
 namespace mmt::cpu::MMT_VEC_NS {
 
-/// e^x, relative error < 2e-7; subnormal results included, 0 below -104, inf above 88.73, NaN stays NaN.
-/// x = n ln2 + r with |r| <= ln2 / 2 (two-part ln2), e^r by a polynomial (Chebyshev fit, 1e-8), scaled by 2^n: by one
-/// instruction where there is one, else in two steps so that neither factor overflows.
-MMT_INLINE F exp(F x) {
-  x = max(splat(-104.0f), min(splat(89.0f), x));
+inline constexpr float kLog2E = 1.44269504f;
+
+/// 2^t, relative error < 2e-7, for finite t (narrow registers: any t): 0 below -150, inf from 128 on, subnormal results
+/// included, NaN stays NaN. t = n + r with |r| <= 1/2; 2^r by a polynomial (minimax, 9e-8, exact at 0), scaled by 2^n:
+/// by one instruction where there is one, else in two steps so that neither factor overflows.
+MMT_INLINE F pow2(F t) {
 #if MMT_VEC_WIDTH == 16
-  const F n = reinterpret_cast<F>(_mm512_maskz_roundscale_ps(0xffff, raw(x * 1.44269504f), 8));
+  const F n = reinterpret_cast<F>(_mm512_maskz_roundscale_ps(0xffff, raw(t), 8));
 #else
+  t = max(splat(-151.0f), min(splat(129.0f), t));
   constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-  const F shifted = x * 1.44269504f + kMagic;
+  const F shifted = t + kMagic;
   const F n = shifted - kMagic;
 #endif
-  const F r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  F p = splat(0.00139337324f);
-  p = p * r + 0.00836323574f;
-  p = p * r + 0.041666463f;
-  p = p * r + 0.166665763f;
-  p = p * r + 0.5f;
-  p = (p * r) * r + r + 1.0f;
+  const F r = t - n;
+  F p = splat(0.00132647273f);
+  p = p * r + 0.00967151299f;
+  p = p * r + 0.0555073358f;
+  p = p * r + 0.240222424f;
+  p = p * r + 0.693147004f;
+  p = p * r + 1.0f;
 #if MMT_VEC_WIDTH == 16
   return reinterpret_cast<F>(_mm512_maskz_scalef_ps(0xffff, raw(p), raw(n)));
 #else
@@ -34,8 +36,17 @@ MMT_INLINE F exp(F x) {
 #endif
 }
 
-/// 1 / (1 + e^-x), relative error < 4e-7.
-MMT_INLINE F sigmoid(F x) { return 1.0f / (1.0f + exp(-x)); }
+/// e^x for x <= 88, -inf included. Its relative error is that of x log2(e) rounded to f32: < |x| 2^-24 + 2e-7.
+MMT_INLINE F exp(F x) {
+  const F t = x * kLog2E;
+  return pow2(kWidth == 16 ? max(splat(-151.0f), t) : t);
+}
+
+/// 1 + e^-(slope x), the divisor of a sigmoid: finite x give a finite number or +inf; so x / it is x or -0 far out.
+MMT_INLINE F logistic_divisor(F x, float slope) {
+  const F t = x * (-kLog2E * slope);
+  return 1.0f + pow2(kWidth == 16 ? max(splat(-151.0f), min(splat(129.0f), t)) : t);
+}
 
 struct Normal {
   F distribution, density;
@@ -45,7 +56,7 @@ struct Normal {
 /// sqrt2 (own Chebyshev fit, 3e-8). Absolute error of Phi < 1.5e-7; relative error of its lower tail < (3 + x^2) 2^-23.
 MMT_INLINE Normal normal(F x) {
   const F z = abs(x) * 0.707106781f;
-  const F e = exp(-0.5f * x * x);
+  const F e = exp(-0.5f * x * x);  // x^2 may be inf
   const F t = 1.0f / (1.0f + 0.38f * z);
   F p = splat(0.058230754f);
   p = p * t + -0.258759022f;
