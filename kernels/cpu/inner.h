@@ -104,10 +104,10 @@ struct InnerKernels {
 const InnerKernels& inner_portable();
 const InnerKernels& inner_avx2();
 const InnerKernels& inner_avx512();
-const InnerKernels& inner_bf16_avx512();  ///< rounds to bf16 by AVX512_BF16
+const InnerKernels& inner_avx512bf16();  ///< rounds to bf16 by AVX512_BF16
 
 inline const InnerKernels& inner_kernels(Isa level) {
-  if (level == Isa::avx512) return cpu_isa().avx512bf16 ? inner_bf16_avx512() : inner_avx512();
+  if (level == Isa::avx512) return cpu_isa().avx512bf16 ? inner_avx512bf16() : inner_avx512();
   return level == Isa::avx2 ? inner_avx2() : inner_portable();
 }
 
