@@ -108,7 +108,7 @@ Process::Process(const std::filesystem::path& folder, const std::vector<std::str
     command = {MMT_MPIRUN, "--allow-run-as-root",       "--oversubscribe", "--bind-to", launch.bind,
                "-np",      std::to_string(launch.ranks)};
   }
-  command.emplace_back(MMT_BINARY);
+  command.push_back(launch.binary.empty() ? MMT_BINARY : launch.binary);
   command.insert(command.end(), arguments.begin(), arguments.end());
   std::vector<std::string> environment = merged_environment(launch);
   const std::vector<char*> argv = pointers(command), envp = pointers(environment);

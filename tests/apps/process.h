@@ -25,6 +25,7 @@ struct Launch {
   std::string bind = "none";  ///< mpirun --bind-to
   double timeout = 120.0;
   std::vector<std::pair<std::string, std::string>> environment{};  ///< besides one thread a rank
+  std::string binary{};                                            ///< another program than mmtrain
   std::int64_t file_bytes = 0;  ///< > 0: no file can grow beyond this, as on a full disk (writes fail)
 };
 

@@ -3,6 +3,9 @@
 #include "core/error.h"
 #include "kernels/backend.h"
 
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -43,6 +46,22 @@ void Bench::rate(const std::string& name, const std::string& unit, double amount
                  const std::string& limit_name, double limit) {
   const double scale = unit_scale(unit);
   add({name, unit, amount / seconds.best / scale, amount / seconds.median / scale, limit_name, limit / scale});
+}
+
+void print_table(const Row& r) {
+  fmt::print("{:<52}{:>10.2f} {:<9}", r.name, r.best, r.unit);
+  if (r.limit > 0.0) fmt::print("{:>5.0f} % of {:.2f} ({})", 100 * r.best / r.limit, r.limit, r.limit_name);
+  fmt::print("; median {:.2f}\n", r.median);
+}
+
+void print_json(const Row& r) {
+  nlohmann::ordered_json j = {{"name", r.name}, {"figure", r.best}, {"unit", r.unit}};
+  j["limit"] = r.limit > 0.0 ? nlohmann::ordered_json(r.limit) : nlohmann::ordered_json(nullptr);
+  j["share"] = r.limit > 0.0 ? nlohmann::ordered_json(r.best / r.limit) : nlohmann::ordered_json(nullptr);
+  j["best"] = r.best;
+  j["median"] = r.median;
+  j["limit_name"] = r.limit_name;
+  fmt::print("{}\n", j.dump());
 }
 
 OwnedTensor filled(DType dtype, std::initializer_list<std::int64_t> shape) {

@@ -46,6 +46,11 @@ struct Row {
 /// What a figure in plain units (flops, bytes, pieces) is divided by to be in `unit`.
 double unit_scale(const std::string& unit);
 
+/// A line for people; a JSON object with the keys name, figure, unit, limit, share, best, median and limit_name (limit
+/// and share are null where there is nothing to hold it against).
+void print_table(const Row& row);
+void print_json(const Row& row);
+
 /// Runs one case: times calls and collects rows.
 class Bench {
  public:

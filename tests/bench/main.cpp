@@ -1,14 +1,15 @@
 // mmtrain-bench: speed of the CPU backend beside the machine's own limits, measured in the same run. See README.md.
 #include "bench/bench.h"
+#include "bench/reduction.h"
 
 #include "core/data/regex.h"
 #include "core/error.h"
 #include "kernels/cpu/isa.h"
+#include "parallel/comm/mpi/world.h"
 
 #include <fmt/core.h>
 #include <omp.h>
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstdio>
@@ -27,22 +28,6 @@ std::string processor() {
   return "unknown processor";
 }
 
-void print_table(const Row& r) {
-  fmt::print("{:<52}{:>10.2f} {:<9}", r.name, r.best, r.unit);
-  if (r.limit > 0.0) fmt::print("{:>5.0f} % of {:.2f} ({})", 100 * r.best / r.limit, r.limit, r.limit_name);
-  fmt::print("; median {:.2f}\n", r.median);
-}
-
-void print_json(const Row& r) {
-  nlohmann::ordered_json j = {{"name", r.name}, {"figure", r.best}, {"unit", r.unit}};
-  j["limit"] = r.limit > 0.0 ? nlohmann::ordered_json(r.limit) : nlohmann::ordered_json(nullptr);
-  j["share"] = r.limit > 0.0 ? nlohmann::ordered_json(r.best / r.limit) : nlohmann::ordered_json(nullptr);
-  j["best"] = r.best;
-  j["median"] = r.median;
-  j["limit_name"] = r.limit_name;
-  fmt::print("{}\n", j.dump());
-}
-
 void print_limits(int threads, const Limits& l, bool json) {
   const std::vector<std::pair<const char*, double>> list = {
       {"limit/fma/f32", l.fma_f32},     {"limit/dot/bf16", l.dot_bf16}, {"limit/gemm/f32", l.gemm_f32},
@@ -54,18 +39,53 @@ void print_limits(int threads, const Limits& l, bool json) {
   }
 }
 
-bool wanted(const Case& c, const std::vector<data::Regex>& patterns, std::vector<std::string>& names) {
+struct Options {
+  std::vector<std::string> patterns;
+  bool json = false, list = false;
+  int threads = omp_get_max_threads(), repeats = 10;
+};
+
+std::vector<std::string> wanted(const Case& c, const std::vector<data::Regex>& patterns) {
+  std::vector<std::string> names;
   for (const std::string& name : c.names) {
-    bool matches = patterns.empty();
-    for (const data::Regex& p : patterns) matches = matches || p.next(name, 0).found;
-    if (matches) names.push_back(name);
+    const auto found = [&](const data::Regex& p) { return p.next(name, 0).found; };
+    if (patterns.empty() || std::ranges::any_of(patterns, found)) names.push_back(name);
   }
-  return !names.empty();
+  return names;
 }
 
-int run(const std::vector<std::string>& texts, bool json, bool list, int threads, int repeats) {
+using Chosen = std::vector<std::pair<Case, std::vector<std::string>>>;
+
+/// Returns the number of rows.
+int measure(const Chosen& chosen, const Options& o) {
+  bool limits_shown = false;
+  int rows = 0;
+  for (const auto& [c, names] : chosen) {
+    const int count = c.threads > 0 ? c.threads : o.threads;
+    omp_set_num_threads(count);
+    Bench bench(count, o.repeats);
+    if (!limits_shown) {
+      if (!o.json)
+        fmt::print("{}, {}, {} threads, best of {}\n", processor(), name_of(cpu_isa()), o.threads, o.repeats);
+      print_limits(o.threads, bench.limits(o.threads), o.json);
+      limits_shown = true;
+    }
+    c.measure(bench);
+    for (const Row& row : bench.rows()) {
+      if (std::ranges::find(names, row.name) == names.end()) continue;
+      o.json ? print_json(row) : print_table(row);
+      ++rows;
+    }
+    std::fflush(stdout);
+  }
+  for (const std::string& text : disturbed_limits())
+    fmt::print(stderr, "mmtrain-bench: the machine was disturbed: {}: measure again when it is idle\n", text);
+  return rows;
+}
+
+int run(const Options& o, int* argc, char*** argv) {
   std::vector<data::Regex> patterns;
-  for (const std::string& text : texts) patterns.emplace_back(text, fmt::format("pattern \"{}\"", text));
+  for (const std::string& text : o.patterns) patterns.emplace_back(text, fmt::format("pattern \"{}\"", text));
   Cases cases;
   add_products(cases);
   add_attention(cases);
@@ -77,54 +97,36 @@ int run(const std::vector<std::string>& texts, bool json, bool list, int threads
   add_reduction(cases);
   add_steps(cases);
 
-  bool any = false;
-  bool limits_shown = false;
+  Chosen chosen;
+  std::vector<std::string> all;
   for (const Case& c : cases) {
-    std::vector<std::string> names;
-    if (!wanted(c, patterns, names)) continue;
-    any = true;
-    if (list) {
-      for (const std::string& name : names) fmt::print("{}\n", name);
-      continue;
-    }
-    const int count = c.threads > 0 ? c.threads : threads;
-    omp_set_num_threads(count);
-    Bench bench(count, repeats);
-    if (!limits_shown) {
-      if (!json) fmt::print("{}, {}, {} threads, best of {}\n", processor(), name_of(cpu_isa()), threads, repeats);
-      print_limits(threads, bench.limits(threads), json);
-      limits_shown = true;
-    }
-    c.measure(bench);
-    for (const Row& row : bench.rows()) {
-      if (std::ranges::find(names, row.name) == names.end()) continue;
-      json ? print_json(row) : print_table(row);
-    }
-    std::fflush(stdout);
+    std::vector<std::string> names = wanted(c, patterns);
+    if (names.empty()) continue;
+    all.insert(all.end(), names.begin(), names.end());
+    chosen.emplace_back(c, std::move(names));
   }
-  if (!any) throw ConfigError("no row has a name that a pattern is found in; --list shows them all");
-  if (list) return 0;
-  const std::vector<std::string> disturbed = disturbed_limits();
-  for (const std::string& text : disturbed)
-    fmt::print(stderr, "mmtrain-bench: the machine was disturbed: {}: measure again when it is idle\n", text);
-  return 0;
+  if (all.empty()) throw ConfigError("no row has a name that a pattern is found in; --list shows them all");
+  if (o.list) {
+    for (const std::string& name : all) fmt::print("{}\n", name);
+    return 0;
+  }
+  if (comm::launched_as_one_of_many()) return run_as_rank(argc, argv, all, o.repeats);
+  return measure(chosen, o) > 0 ? 0 : 1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Speed of the CPU backend beside the machine's own limits, measured in the same run.", "mmtrain-bench");
-  std::vector<std::string> patterns;
-  bool json = false, list = false;
-  int threads = omp_get_max_threads(), repeats = 10;
-  app.add_option("PATTERN", patterns, "regular expressions searched in the rows' names; none: all rows");
-  app.add_flag("--json", json, "one JSON object a row");
-  app.add_flag("--list", list, "names of the rows, nothing is measured");
-  app.add_option("--threads", threads, "OpenMP threads (rows ending in /1t use one)")->check(CLI::Range(1, 1024));
-  app.add_option("--repeat", repeats, "timed calls a row")->check(CLI::Range(1, 1'000'000));
+  Options o;
+  app.add_option("PATTERN", o.patterns, "regular expressions searched in the rows' names; none: all rows");
+  app.add_flag("--json", o.json, "one JSON object a row");
+  app.add_flag("--list", o.list, "names of the rows, nothing is measured");
+  app.add_option("--threads", o.threads, "OpenMP threads (rows ending in /1t use one)")->check(CLI::Range(1, 1024));
+  app.add_option("--repeat", o.repeats, "timed calls a row")->check(CLI::Range(1, 1'000'000));
   CLI11_PARSE(app, argc, argv);
   try {
-    return run(patterns, json, list, threads, repeats);
+    return run(o, &argc, &argv);
   } catch (const std::exception& e) {
     fmt::print(stderr, "mmtrain-bench: {}\n", e.what());
     return 1;
