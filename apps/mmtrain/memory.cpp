@@ -21,12 +21,12 @@ std::int64_t status_kib(const std::string& key) {
 std::int64_t expected_bytes(Model& model, const Engine& engine) {
   std::int64_t bytes = engine.capacity_bytes() + engine.rows_bytes();
   for (const auto& store : model.stores) {
-    for (const run::ParamState& p : store->params()) {
-      bytes += p.master.bytes() + (p.compute.data == p.master.data ? 0 : p.compute.bytes());
-      bytes += p.grad.bytes();
-    }
+    for (const run::ParamState& p : store->params()) bytes += p.grad.bytes();  // every use of a tied one has its own
   }
-  for (const run::ParamState* p : model.owned_params(true)) bytes += 2 * p->grad.bytes();  // moments: each tensor once
+  for (const run::ParamState* p : model.owned_params(false)) {
+    bytes += p->master.bytes() + (p->compute.data == p->master.data ? 0 : p->compute.bytes());
+    bytes += 2 * p->grad.bytes();  // moments
+  }
   return bytes;
 }
 

@@ -365,10 +365,16 @@ std::unique_ptr<ParameterStore> make_sharded_store(const Stage& stage, comm::Com
 
 void run_tie(const TieGroup& group, const Stream& stream) {
   MMT_CHECK(!group.uses.empty(), "tied parameter {} has no use here", group.name);
-  const auto grad = [&](std::size_t i) { return group.uses[i].store->params()[group.uses[i].param].grad; };
+  const auto param = [&](std::size_t i) -> const ParamState& {
+    return group.uses[i].store->params()[group.uses[i].param];
+  };
+  const auto grad = [&](std::size_t i) { return param(i).grad; };
   for (std::size_t i = 1; i < group.uses.size(); ++i) ops::add_in_place(stream, grad(0), grad(i));
   if (group.comm != nullptr) group.comm->all_reduce(grad(0), comm::ReduceOp::sum, stream);
-  for (std::size_t i = 1; i < group.uses.size(); ++i) ops::copy(stream, grad(i), grad(0));
+  for (std::size_t i = 1; i < group.uses.size(); ++i) {
+    // A use that shares its weights with the first is updated with it: nobody reads its gradient.
+    if (param(i).master.data != param(0).master.data) ops::copy(stream, grad(i), grad(0));
+  }
 }
 
 }  // namespace mmt::run

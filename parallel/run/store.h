@@ -74,7 +74,7 @@ struct TieGroup {
   std::vector<Use> uses;
   comm::Communicator* comm = nullptr;  ///< ranks in graph order of their uses; null when all uses are here
 };
-/// Adds the gradients of all uses, in use order, into every use.
+/// Adds the gradients of all uses, in use order, into every use that has weights of its own; the first always has.
 void run_tie(const TieGroup& group, const Stream& stream);
 
 }  // namespace mmt::run
