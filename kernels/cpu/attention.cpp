@@ -28,7 +28,7 @@ int64_t forward_floats(const Sizes& s, const AttentionShape& shape, int64_t part
   return 2 * s.key_head() + s.repeat * partials * partial_floats(shape.head_dim);
 }
 int64_t backward_floats(const Sizes& s, int64_t slots) {
-  return s.repeat * ((2 + slots) * s.query_head() + 2 * s.queries) + 4 * s.key_head();
+  return s.repeat * ((2 + slots) * s.query_head() + 2 * s.queries + 2 * s.key_head()) + 2 * s.key_head();
 }
 int64_t thread_floats(const AttentionShape& s) {
   static_assert(own_floats(16) > transposed_floats(16));
@@ -64,8 +64,9 @@ void forward(const AttentionTiles& tiles, const AttentionForwardArgs& a, Arena& 
       }
 #pragma omp for schedule(dynamic, 1)
       for (int64_t x = 0; x < num_items * heads; ++x) {
-        const int64_t h = x % heads;
-        const ForwardItem& item = plan.forward[static_cast<std::size_t>(x / heads)];
+        // Long samples head by head: its keys stay in the caches. Short ones with the heads inside: their rows do.
+        const int64_t h = packed ? x / num_items : x % heads;
+        const ForwardItem& item = plan.forward[static_cast<std::size_t>(packed ? x % num_items : x / heads)];
         float* partial = item.partial < 0 ? nullptr : partials + (h * plan.num_partials + item.partial) * partial_size;
         tiles.forward({.lists = lists_by_query(plan),
                        .item = item,
@@ -110,8 +111,9 @@ void backward(const AttentionTiles& tiles, const AttentionBackwardArgs& a, Arena
   float* const k = take(scratch, pass * s.key_head());
   float* const v = take(scratch, pass * s.key_head());
   float* const dq = take_if(a.dq, slots * pass_heads * s.query_head());
-  float* const dk = take_if(a.dk, pass * s.key_head());
-  float* const dv = take_if(a.dv, pass * s.key_head());
+  // Query heads that share keys sum dK and dV apart, so that threads may share them out.
+  float* const dk = take_if(a.dk, pass_heads * s.key_head());
+  float* const dv = take_if(a.dv, pass_heads * s.key_head());
   const int64_t slot_size = pass_heads * s.query_head();
   float* const of_threads = take(scratch, omp_get_max_threads() * thread_floats(shape));
   const auto shared_queries = static_cast<int64_t>(plan.shared_query_blocks.size());
@@ -128,8 +130,10 @@ void backward(const AttentionTiles& tiles, const AttentionBackwardArgs& a, Arena
         const int64_t at = g * s.key_head() + row * s.dim, column = (g0 + g) * dim;
         tiles.pack(rows_in(a.k, column, row), rows, shape.head_dim, k + at);
         tiles.pack(rows_in(a.v, column, row), rows, shape.head_dim, v + at);
-        for (float* sum : {dk, dv})
-          if (sum) std::memset(sum + at, 0, static_cast<std::size_t>(rows * s.dim * kFloat));
+        for (int64_t h = g * s.repeat; h < (g + 1) * s.repeat; ++h)
+          for (float* sum : {dk, dv})
+            if (sum)
+              std::memset(sum + h * s.key_head() + row * s.dim, 0, static_cast<std::size_t>(rows * s.dim * kFloat));
       }
 #pragma omp for schedule(static)
       for (int64_t x = 0; x < heads * shared_queries; ++x) {
@@ -145,13 +149,14 @@ void backward(const AttentionTiles& tiles, const AttentionBackwardArgs& a, Arena
           std::memset(dq + slot * slot_size + at, 0, static_cast<std::size_t>(rows * s.dim * kFloat));
       }
 #pragma omp for schedule(dynamic, 1)
-      for (int64_t x = 0; x < num_items * kv_heads; ++x) {
-        const int64_t g = x % kv_heads, first_head = g * s.repeat;
-        const BackwardItem& item = plan.backward[static_cast<std::size_t>(x / kv_heads)];
+      for (int64_t x = 0; x < num_items * heads; ++x) {
+        const int64_t h = x % heads, g = h / s.repeat;
+        const BackwardItem& item = plan.backward[static_cast<std::size_t>(x / heads)];
         const std::int32_t* const keys = plan.backward_keys.data() + item.first;
         float* const of_thread = of_threads + omp_get_thread_num() * thread_floats(shape);
         if (item.own) {
-          const int64_t column = (h0 + first_head) * dim, key_column = (g0 + g) * dim;
+          if (h % s.repeat != 0) continue;  // short: all heads of a kv head at a time
+          const int64_t column = (h0 + h) * dim, key_column = (g0 + g) * dim;
           const auto out_if = [](const Tensor& t, int64_t c) { return t.defined() ? rows_out(t, c) : RowsOut{}; };
           tiles.backward_own({.lists = lists_by_key(plan),
                               .item = item,
@@ -164,7 +169,7 @@ void backward(const AttentionTiles& tiles, const AttentionBackwardArgs& a, Arena
                               .out = rows_in(a.out, column),
                               .k = rows_in(a.k, key_column),
                               .v = rows_in(a.v, key_column),
-                              .lse = a.lse.as<float>() + (h0 + first_head) * s.queries,
+                              .lse = a.lse.as<float>() + (h0 + h) * s.queries,
                               .lse_stride = s.queries,
                               .dq = out_if(a.dq, column),
                               .dk = out_if(a.dk, key_column),
@@ -172,33 +177,31 @@ void backward(const AttentionTiles& tiles, const AttentionBackwardArgs& a, Arena
                               .scratch = of_thread});
           continue;
         }
-        const auto of_keys = [&](float* p) { return p ? p + g * s.key_head() : nullptr; };
+        const auto sum_of = [&](float* p) { return p ? p + h * s.key_head() : nullptr; };
         tiles.backward({.lists = lists_by_key(plan),
                         .keys = keys,
                         .num_keys = item.last - item.first,
                         .head_dim = shape.head_dim,
-                        .heads = static_cast<int>(s.repeat),
                         .scale = static_cast<float>(shape.scale),
-                        .head_stride = s.query_head(),
-                        .row_stride = s.queries,
-                        .q = q + first_head * s.query_head(),
-                        .d_out = d_out + first_head * s.query_head(),
-                        .lse = lse + first_head * s.queries,
-                        .delta = delta + first_head * s.queries,
-                        .k = of_keys(k),
-                        .v = of_keys(v),
-                        .dq = slots > 0 ? dq + item.slot * slot_size + first_head * s.query_head() : nullptr,
-                        .dk = of_keys(dk),
-                        .dv = of_keys(dv),
+                        .q = q + h * s.query_head(),
+                        .d_out = d_out + h * s.query_head(),
+                        .lse = lse + h * s.queries,
+                        .delta = delta + h * s.queries,
+                        .k = k + g * s.key_head(),
+                        .v = v + g * s.key_head(),
+                        .dq = slots > 0 ? dq + item.slot * slot_size + h * s.query_head() : nullptr,
+                        .dk = sum_of(dk),
+                        .dv = sum_of(dv),
                         .transposed = of_thread});
       }
 #pragma omp for schedule(static) nowait
       for (int64_t x = 0; x < kv_heads * shared_keys; ++x) {
         const auto b = static_cast<std::size_t>(plan.shared_key_blocks[static_cast<std::size_t>(x % shared_keys)]);
         const int64_t g = x / shared_keys, row = plan.key_start[b], rows = plan.key_start[b + 1] - row;
-        const int64_t at = g * s.key_head() + row * s.dim, column = (g0 + g) * dim;
-        if (dk) tiles.unpack(dk + at, 1, 0, rows, shape.head_dim, rows_out(a.dk, column, row));
-        if (dv) tiles.unpack(dv + at, 1, 0, rows, shape.head_dim, rows_out(a.dv, column, row));
+        const int64_t at = g * s.repeat * s.key_head() + row * s.dim, column = (g0 + g) * dim;
+        const auto repeat = static_cast<int>(s.repeat);
+        if (dk) tiles.unpack(dk + at, repeat, s.key_head(), rows, shape.head_dim, rows_out(a.dk, column, row));
+        if (dv) tiles.unpack(dv + at, repeat, s.key_head(), rows, shape.head_dim, rows_out(a.dv, column, row));
       }
       if (a.dq.defined()) {
 #pragma omp for schedule(static)

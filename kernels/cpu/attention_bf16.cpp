@@ -97,8 +97,9 @@ void bf16_forward(const AttentionBf16& unit, const AttentionForwardArgs& a, Aren
       }
 #pragma omp for schedule(dynamic, 1)
       for (int64_t x = 0; x < num_items * heads; ++x) {
-        const int64_t h = x % heads, g = h / s.repeat;
-        const ForwardItem& item = at(plan.forward, x / heads);
+        // Long samples head by head: its keys stay in the caches. Short ones with the heads inside: their rows do.
+        const int64_t h = packed ? x / num_items : x % heads, g = h / s.repeat;
+        const ForwardItem& item = at(plan.forward, packed ? x % num_items : x / heads);
         unit.forward(
             {.lists = lists_by_query(plan),
              .item = item,

@@ -222,7 +222,7 @@ static Span rows_of_group(const Cover& c, int g, int queries) {
   return {16 * c.stripes[g].first, last < queries ? last : queries};
 }
 
-static void backward_tile(BackwardState& st, const BackwardWork& w, int head, int query_block, int key_block,
+static void backward_tile(BackwardState& st, const BackwardWork& w, int query_block, int key_block,
                           const uint64_t* bits, const float* q_lanes, const float* d_out_lanes) {
   const int64_t dp = padded(w.head_dim);
   const int stripes = static_cast<int>(dp / 16);
@@ -239,14 +239,14 @@ static void backward_tile(BackwardState& st, const BackwardWork& w, int head, in
   scores(c, keys, w.head_dim, v, dp, true, d_out_lanes, st.gradients);
   const F16 scale = set1(w.scale);
   for (int s = 0; s < (queries + 15) / 16; ++s) {
-    const int64_t at = head * w.row_stride + query0 - w.query_base + 16 * s;
+    const int64_t at = query0 - w.query_base + 16 * s;
     const F16 lse = load_part(w.lse + at, queries - 16 * s), delta = load_part(w.delta + at, queries - 16 * s);
     if (bits)
       soften_backward<true>(st, s, c.keys[s], bits, lse, delta, scale);
     else
       soften_backward<false>(st, s, c.keys[s], bits, lse, delta, scale);
   }
-  const int64_t first_row = head * w.head_stride + (query0 - w.query_base) * dp;
+  const int64_t first_row = (query0 - w.query_base) * dp;
   const float* q = w.q + first_row;
   const float* d_out = w.d_out + first_row;
   for (int g = 0; g * kGroup < keys; ++g) {
@@ -285,32 +285,31 @@ static void backward_item(const BackwardWork& w) {
     if (last > last_block) last_block = last;
   }
   const int64_t lane_floats = int64_t{kTileQueries} * w.head_dim;
-  for (int head = 0; head < w.heads; ++head)
-    for (int base = first_block; base < last_block; base += kPackedBlocks) {
-      bool packed[kPackedBlocks] = {};
-      for (int i = 0; i < w.num_keys; ++i) {
-        const int key = w.keys[i];
-        for (int r = l.first_run[key]; r < l.first_run[key + 1]; ++r) {
-          const TileRun& run = l.runs[r];
-          const int first = run.first > base ? run.first : base;
-          const int last = run.last < base + kPackedBlocks ? run.last : base + kPackedBlocks;
-          for (int b = first; b < last; ++b) {
-            float* q_lanes = w.transposed + 2 * (b - base) * lane_floats;
-            float* d_out_lanes = q_lanes + lane_floats;
-            if (!packed[b - base]) {
-              const int query0 = l.query_start[b], queries = l.query_start[b + 1] - query0;
-              const int64_t at = head * w.head_stride + (query0 - w.query_base) * dp;
-              transpose_rows(w.q + at, dp, queries, w.head_dim, w.scale * kLog2E, q_lanes);
-              transpose_rows(w.d_out + at, dp, queries, w.head_dim, 1.0f, d_out_lanes);
-              packed[b - base] = true;
-            }
-            const uint64_t* bits =
-                run.kind == TileClass::full ? nullptr : l.bits + l.patterns[run.pattern + b - run.first];
-            backward_tile(st, w, head, b, key, bits, q_lanes, d_out_lanes);
+  for (int base = first_block; base < last_block; base += kPackedBlocks) {
+    bool packed[kPackedBlocks] = {};
+    for (int i = 0; i < w.num_keys; ++i) {
+      const int key = w.keys[i];
+      for (int r = l.first_run[key]; r < l.first_run[key + 1]; ++r) {
+        const TileRun& run = l.runs[r];
+        const int first = run.first > base ? run.first : base;
+        const int last = run.last < base + kPackedBlocks ? run.last : base + kPackedBlocks;
+        for (int b = first; b < last; ++b) {
+          float* q_lanes = w.transposed + 2 * (b - base) * lane_floats;
+          float* d_out_lanes = q_lanes + lane_floats;
+          if (!packed[b - base]) {
+            const int query0 = l.query_start[b], queries = l.query_start[b + 1] - query0;
+            const int64_t at = (query0 - w.query_base) * dp;
+            transpose_rows(w.q + at, dp, queries, w.head_dim, w.scale * kLog2E, q_lanes);
+            transpose_rows(w.d_out + at, dp, queries, w.head_dim, 1.0f, d_out_lanes);
+            packed[b - base] = true;
           }
+          const uint64_t* bits =
+              run.kind == TileClass::full ? nullptr : l.bits + l.patterns[run.pattern + b - run.first];
+          backward_tile(st, w, b, key, bits, q_lanes, d_out_lanes);
         }
       }
     }
+  }
 }
 
 static void backward_own(const OwnWork& w) {
@@ -348,7 +347,6 @@ static void backward_own(const OwnWork& w) {
     one.keys = w.keys;
     one.num_keys = num_keys;
     one.head_dim = w.head_dim;
-    one.heads = 1;
     one.scale = w.scale;
     one.q = q;
     one.d_out = d_out;

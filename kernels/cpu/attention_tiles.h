@@ -58,7 +58,7 @@ struct ForwardWork {
 };
 constexpr std::int64_t partial_floats(std::int64_t head_dim) { return kTileQueries * (padded(head_dim) + 2); }
 
-/// The packed matrices begin at query row `query_base` and key row `key_base`.
+/// The work of one item for one query head. The packed matrices begin at query row `query_base` and key row `key_base`.
 struct BackwardWork {
   TileLists lists;  ///< by key
   std::int64_t query_base = 0;
@@ -66,10 +66,7 @@ struct BackwardWork {
   const std::int32_t* keys = nullptr;
   int num_keys = 0;
   int head_dim = 0;
-  int heads = 0;  ///< query heads of this kv head; their packed matrices follow each other at `head_stride` floats
   float scale = 1;
-  std::int64_t head_stride = 0;
-  std::int64_t row_stride = 0;   ///< of lse and delta from head to head
   const float* q = nullptr;      ///< packed
   const float* d_out = nullptr;  ///< packed
   const float* lse = nullptr;    ///< base 2, 0 where a row sees nothing
