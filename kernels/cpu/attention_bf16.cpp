@@ -35,7 +35,7 @@ int64_t forward_words(const Sizes& s, const AttentionShape& shape, int64_t parti
 }
 int64_t backward_words(const Sizes& s, int64_t slots) {
   const int64_t key_sums = s.repeat > 1 ? 2 * s.keys * s.dim : 0;  // dK and dV of each query head
-  return s.repeat * (slots * s.query_head() + 2 * s.queries + key_sums);
+  return s.repeat * (slots * s.query_head() + s.queries + key_sums);
 }
 
 template <class T> const T& at(const std::vector<T>& list, int64_t i) { return list[static_cast<std::size_t>(i)]; }
@@ -45,6 +45,26 @@ struct Block {
 };
 Block block_of(const std::vector<std::int32_t>& start, int64_t b) {
   return {at(start, b), at(start, b + 1) - at(start, b)};
+}
+
+/// Work of few rows that one thread does forward, too, with its keys in its cache.
+bool own_forward(const BackwardItem& item) {
+  return item.own && item.first_query < item.last_query && item.last - item.first <= kOwnBlocks;
+}
+
+/// Marks the query blocks of such work; returns the number of all other tiles.
+int64_t mark_own(const TilePlan& plan, std::uint8_t* own) {
+  std::memset(own, 0, static_cast<std::size_t>(plan.query_blocks()));
+  for (const BackwardItem& item : plan.backward)
+    if (own_forward(item))
+      std::memset(own + item.first_query, 1, static_cast<std::size_t>(item.last_query - item.first_query));
+  int64_t tiles = 0;
+  for (std::int32_t b = 0; b < plan.query_blocks(); ++b) {
+    if (own[b]) continue;
+    for (std::int32_t r = at(plan.query_first_run, b); r < at(plan.query_first_run, b + 1); ++r)
+      tiles += at(plan.query_runs, r).last - at(plan.query_runs, r).first;
+  }
+  return tiles;
 }
 
 /// Marks the query blocks to whose dQ one item alone adds, all of its keys at a time. True when some seen block is
@@ -73,33 +93,38 @@ void bf16_forward(const AttentionBf16& unit, const AttentionForwardArgs& a, Aren
   const Sizes s = sizes_of(shape, a.q.rows(), a.k.rows());
   const int64_t dim = shape.head_dim, partial_size = partial_floats(dim), blocks = plan.key_blocks();
   const int64_t pass = heads_of_pass(forward_words(s, shape, plan.num_partials), shape.kv_heads);
-  const bool packed = plan.counts.tiles() * s.repeat > kTilesPerPack * plan.key_blocks() && blocks <= s.packed_blocks();
   const ArenaScope scope(scratch);
+  auto* const own = scratch.take(DType::u8, {plan.query_blocks()}).as<std::uint8_t>();
+  const int64_t shared_tiles = mark_own(plan, own), shared_keys = static_cast<int64_t>(plan.shared_key_blocks.size());
+  const bool packed = shared_tiles * s.repeat > kTilesPerPack * shared_keys && blocks <= s.packed_blocks();
   std::uint32_t* const k = packed ? take_words(scratch, pass * s.key_words()) : nullptr;
   std::uint32_t* const v = packed ? take_words(scratch, pass * s.value_words()) : nullptr;
   float* const partials = take(scratch, pass * s.repeat * plan.num_partials * partial_size);
   float* const lse = a.lse.as<float>();
   for (int64_t g0 = 0; g0 < shape.kv_heads; g0 += pass) {
     const int64_t kv_heads = std::min(pass, shape.kv_heads - g0), heads = kv_heads * s.repeat, h0 = g0 * s.repeat;
-    const int64_t packed_blocks = packed ? blocks : 0;
+    const int64_t packed_blocks = packed ? shared_keys : 0;
     const auto num_items = static_cast<int64_t>(plan.forward.size());
+    const auto num_own = static_cast<int64_t>(plan.backward.size());
     const auto num_merges = static_cast<int64_t>(plan.merges.size());
 #pragma omp parallel
     {
+      const int threads = omp_get_num_threads();
 #pragma omp for schedule(static)
       for (int64_t x = 0; x < kv_heads * packed_blocks; ++x) {
-        const int64_t g = x / blocks, b = x % blocks, column = (g0 + g) * dim;
+        const int64_t g = x / packed_blocks, b = at(plan.shared_key_blocks, x % packed_blocks), column = (g0 + g) * dim;
         const Block keys = block_of(plan.key_start, b);
         unit.pack_rows(rows_in(a.k, column, keys.row), keys.rows, shape.head_dim,
                        k + g * s.key_words() + keys.row * s.dim / 2);
         unit.pack_transposed(rows_in(a.v, column, keys.row), static_cast<int>(keys.rows), shape.head_dim,
                              v + g * s.value_words() + b * kWordsOfKeys * s.dim);
       }
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1) nowait
       for (int64_t x = 0; x < num_items * heads; ++x) {
-        // Long samples head by head: its keys stay in the caches. Short ones with the heads inside: their rows do.
+        // Head by head where keys are packed: they stay in the caches. Else with the heads inside: their rows do.
         const int64_t h = packed ? x / num_items : x % heads, g = h / s.repeat;
         const ForwardItem& item = at(plan.forward, packed ? x % num_items : x / heads);
+        if (own[item.query_block]) continue;
         unit.forward(
             {.lists = lists_by_query(plan),
              .item = item,
@@ -108,11 +133,34 @@ void bf16_forward(const AttentionBf16& unit, const AttentionForwardArgs& a, Aren
              .q = rows_in(a.q, (h0 + h) * dim),
              .k = packed ? k + g * s.key_words() : nullptr,
              .v = packed ? v + g * s.value_words() : nullptr,
+             .fetch = true,
              .k_rows = rows_in(a.k, (g0 + g) * dim),
              .v_rows = rows_in(a.v, (g0 + g) * dim),
              .out = rows_out(a.out, (h0 + h) * dim),
              .lse = lse + (h0 + h) * s.queries,
              .partial = item.partial < 0 ? nullptr : partials + (h * plan.num_partials + item.partial) * partial_size});
+      }
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t x = 0; x < num_own * kv_heads; ++x) {
+        const int64_t g = x % kv_heads, h = h0 + g * s.repeat;
+        const BackwardItem& item = at(plan.backward, x / kv_heads);
+        if (!own_forward(item)) continue;
+        const std::int32_t first_key = at(plan.backward_keys, item.first);
+        unit.forward_own({.lists = lists_by_query(plan),
+                          .first_query = item.first_query,
+                          .last_query = item.last_query,
+                          .first_key = first_key,
+                          .last_key = first_key + item.last - item.first,
+                          .head_dim = shape.head_dim,
+                          .heads = static_cast<int>(s.repeat),
+                          .scale = static_cast<float>(shape.scale),
+                          .q = rows_in(a.q, h * dim),
+                          .k = rows_in(a.k, (g0 + g) * dim),
+                          .v = rows_in(a.v, (g0 + g) * dim),
+                          .out = rows_out(a.out, h * dim),
+                          .lse = lse + h * s.queries,
+                          .lse_stride = s.queries,
+                          .ahead = g + threads < kv_heads ? threads : 0});
       }
 #pragma omp for schedule(dynamic, 1)
       for (int64_t x = 0; x < num_merges * heads; ++x) {
@@ -136,7 +184,6 @@ void bf16_backward(const AttentionBf16& unit, const AttentionBackwardArgs& a, Ar
   auto* const alone = scratch.take(DType::u8, {plan.query_blocks()}).as<std::uint8_t>();
   const int64_t slots = mark_alone(plan, alone) && a.dq.defined() ? plan.num_slots : 0;
   const int64_t pass = heads_of_pass(backward_words(s, slots), shape.kv_heads), pass_heads = pass * s.repeat;
-  float* const lse = take(scratch, pass_heads * s.queries);
   float* const delta = take(scratch, pass_heads * s.queries);
   float* const dq = take(scratch, slots * pass_heads * s.query_head());
   const int64_t key_sum = s.repeat > 1 ? s.keys * s.dim : 0;  // kv heads with several query heads: one sum each
@@ -153,11 +200,11 @@ void bf16_backward(const AttentionBf16& unit, const AttentionBackwardArgs& a, Ar
 #pragma omp for schedule(static)
       for (int64_t x = 0; x < heads * query_blocks; ++x) {
         const int64_t b = x % query_blocks, h = x / query_blocks, column = (h0 + h) * dim;
+        if (alone[b]) continue;
         const Block q = block_of(plan.query_start, b);
         rows.row_dots(rows_in(a.d_out, column, q.row), rows_in(a.out, column, q.row), q.rows, shape.head_dim,
                       delta + h * s.queries + q.row);
-        rows.convert_lse(a.lse.as<float>() + (h0 + h) * s.queries + q.row, q.rows, lse + h * s.queries + q.row);
-        for (int64_t slot = 0; slot < slots && !alone[b]; ++slot)
+        for (int64_t slot = 0; slot < slots; ++slot)
           std::memset(dq + slot * slot_size + h * s.query_head() + q.row * s.dim, 0,
                       static_cast<std::size_t>(q.rows * s.dim * kFloat));
       }
@@ -176,9 +223,10 @@ void bf16_backward(const AttentionBf16& unit, const AttentionBackwardArgs& a, Ar
                        .scale = static_cast<float>(shape.scale),
                        .q = rows_in(a.q, column),
                        .d_out = rows_in(a.d_out, column),
+                       .out = rows_in(a.out, column),
                        .k = rows_in(a.k, key_column),
                        .v = rows_in(a.v, key_column),
-                       .lse = lse + h * s.queries,
+                       .lse = a.lse.as<float>() + (h0 + h) * s.queries,
                        .delta = delta + h * s.queries,
                        .alone = alone,
                        .dq = out_if(true, a.dq, column),
@@ -214,7 +262,7 @@ void bf16_backward(const AttentionBf16& unit, const AttentionBackwardArgs& a, Ar
 
 std::size_t bf16_forward_scratch(const AttentionShape& shape, int64_t queries, int64_t keys) {
   const int64_t words = forward_words(sizes_of(shape, queries, keys), shape, max_forward_partials(keys));
-  return with_overhead(pass_bytes(words, shape.kv_heads));
+  return with_overhead(pass_bytes(words, shape.kv_heads) + static_cast<std::size_t>(queries));
 }
 
 std::size_t bf16_backward_scratch(const AttentionShape& shape, int64_t queries, int64_t keys) {

@@ -33,11 +33,30 @@ struct Bf16Forward {
   const std::uint32_t* k =
       nullptr;  ///< [key][padded / 2], this head; null: `k_rows` and `v_rows` are read tile by tile
   const std::uint32_t* v = nullptr;  ///< [key block][padded][kWordsOfKeys]
+  std::int64_t key_base = 0;         ///< the row and the block where they begin
+  std::int64_t block_base = 0;
+  bool fetch = false;  ///< they may lie outside the nearest caches
   RowsIn k_rows;
   RowsIn v_rows;
   RowsOut out;               ///< this head, all query rows; used when the item is the only one of its block
   float* lse = nullptr;      ///< this head
   float* partial = nullptr;  ///< else: as ForwardWork::partial
+};
+
+/// Query blocks that see nothing but the keys of their own few blocks (BackwardItem::own), for all query heads of a kv
+/// head. All rows start at the first query head, or at the kv head.
+struct Bf16ForwardOwn {
+  TileLists lists;  ///< by query
+  int first_query = 0, last_query = 0;
+  int first_key = 0, last_key = 0;  ///< at most kOwnBlocks
+  int head_dim = 0;
+  int heads = 0;
+  float scale = 1;
+  RowsIn q, k, v;
+  RowsOut out;
+  float* lse = nullptr;
+  std::int64_t lse_stride = 0;
+  int ahead = 0;  ///< the kv head to fetch meanwhile, counted from this one; 0: none
 };
 
 /// The work of one item for one query head. It reads the caller's tensors and writes to them where nobody else adds.
@@ -47,9 +66,9 @@ struct Bf16Backward {
   int num_keys = 0;
   int head_dim = 0;
   float scale = 1;
-  RowsIn q, d_out, k, v;                ///< this head, all rows
-  const float* lse = nullptr;           ///< this head, base 2, 0 where a row sees nothing
-  const float* delta = nullptr;         ///< this head: sum of d_out * out of each row
+  RowsIn q, d_out, out, k, v;           ///< this head, all rows
+  const float* lse = nullptr;           ///< this head, natural
+  const float* delta = nullptr;         ///< this head: sum of d_out * out of each row, but where it is alone
   const std::uint8_t* alone = nullptr;  ///< per query block: this item alone adds to its dQ, in one go
   RowsOut dq;                           ///< where it is alone; without data: not wanted
   float* dq_sum = nullptr;              ///< else: added to, rows of padded(head_dim)
@@ -69,6 +88,7 @@ constexpr std::int64_t bf16_backward_words(std::int64_t head_dim) {
 
 struct AttentionBf16 {
   void (*forward)(const Bf16Forward&) = nullptr;
+  void (*forward_own)(const Bf16ForwardOwn&) = nullptr;
   void (*backward)(const Bf16Backward&) = nullptr;
   /// rows x head_dim to [row][padded / 2] words; the columns above head_dim are zero.
   void (*pack_rows)(const RowsIn& from, std::int64_t rows, int head_dim, std::uint32_t* to) = nullptr;

@@ -138,10 +138,12 @@ static void load_queries(Bf16BackwardState& st, const Bf16Backward& w, int block
   pack_lanes(from_row(w.d_out, query0), queries, w.head_dim, false, st.d_out_lanes);
   if (st.dk) pack_pairs(from_row(w.q, query0), queries, w.head_dim, st.q_pairs);
   if (st.dv) pack_pairs(from_row(w.d_out, query0), queries, w.head_dim, st.d_out_pairs);
-  for (int i = 0; i < kTileQueries; ++i) {
-    st.lse[i] = i < queries ? w.lse[query0 + i] : 0.0f;
-    st.delta[i] = i < queries ? w.delta[query0 + i] : 0.0f;
-  }
+  for (int i = 0; i < kTileQueries; ++i) st.lse[i] = st.delta[i] = 0;
+  convert_lse(w.lse + query0, queries, st.lse);
+  if (w.alone[block])
+    row_dots(from_row(w.d_out, query0), from_row(w.out, query0), queries, w.head_dim, st.delta);
+  else
+    for (int i = 0; i < queries; ++i) st.delta[i] = w.delta[query0 + i];
   if (st.dq) clear(st.dq, padded(w.head_dim) * kLanes);
 }
 
@@ -150,7 +152,7 @@ static void store_queries(Bf16BackwardState& st, const Bf16Backward& w, int bloc
   const int query0 = w.lists.query_start[block], queries = w.lists.query_start[block + 1] - query0;
   for (int s = 0; 16 * s < queries; ++s) {
     const int rows = queries - 16 * s < 16 ? queries - 16 * s : 16;
-    transpose_back(st.dq + 16 * s, w.head_dim, st.rows, dp);
+    transpose_back(st.dq + 16 * s, set1(1.0f), w.head_dim, st.rows, dp);
     if (w.alone[block]) {
       unpack(st.rows, 1, 0, rows, w.head_dim, from_row(w.dq, query0 + 16 * s));
       continue;

@@ -33,33 +33,40 @@ static void pack_words(const RowsIn& from, int64_t rows, int head_dim, uint32_t*
   }
 }
 
+/// Row i, or zeros behind the last.
+MMT_SIMD_INLINE const std::uint16_t* row_or_zeros(const RowsIn& from, int i, int rows) {
+  alignas(64) static constexpr std::uint16_t kZeros[kMaxHeadDim] = {};
+  return i < rows ? bf16_row(from, i) : kZeros;
+}
+
 /// to[d][j] = the word of rows 2 j and 2 j + 1 at feature d, rows beyond `rows` zero.
 static void pack_transposed(const RowsIn& from, int rows, int head_dim, uint32_t* to) {
-  for (int j = 0; j < rows; j += 32)
+  for (int j = 0; j < rows; j += 32) {
+    const std::uint16_t* row[32];
+    for (int i = 0; i < 32; ++i) row[i] = row_or_zeros(from, j + i, rows);
     for (int d = 0; d < head_dim; d += 16) {
       F16 x[16];
 #pragma GCC unroll 16
-      for (int p = 0; p < 16; ++p) {
-        const int i = j + 2 * p;
-        x[p] = i >= rows ? zero()
-                         : zip(bf16_row(from, i) + d, i + 1 < rows ? bf16_row(from, i + 1) + d : nullptr, head_dim - d);
-      }
-      transpose(x, bits_of(to + d * kWordsOfKeys + j / 2), kWordsOfKeys, head_dim - d < 16 ? head_dim - d : 16);
+      for (int p = 0; p < 16; ++p) x[p] = zip(row[2 * p] + d, row[2 * p + 1] + d, head_dim - d);
+      transpose(x, bits_of(to + d * kWordsOfKeys + j / 2), kWordsOfKeys, head_dim - d < 16 ? 8 : 16);
     }
+  }
 }
 
 /// lanes[p][i] = row i's word p of features, 16 rows at a time; missing rows, and words up to the next multiple of 8,
 /// are zero. `negate`: all signs.
 static void pack_lanes(const RowsIn& from, int rows, int head_dim, bool negate, uint32_t* lanes) {
-  for (int i0 = 0; i0 < rows; i0 += 16)
+  for (int i0 = 0; i0 < rows; i0 += 16) {
+    const std::uint16_t* row[16];
+    for (int i = 0; i < 16; ++i) row[i] = row_or_zeros(from, i0 + i, rows);
     for (int w = 0; 2 * w < head_dim; w += 16) {
       const int columns = head_dim / 2 - w < 16 ? head_dim / 2 - w : 16;
       F16 x[16];
 #pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i)
-        x[i] = i0 + i < rows ? load_part(bits_of(bf16_row(from, i0 + i)) + w, columns) : zero();
+      for (int i = 0; i < 16; ++i) x[i] = load_part(bits_of(row[i]) + w, columns);
       transpose(x, bits_of(lanes + w * kLanes + i0), kLanes, columns > 8 ? 16 : 8);
     }
+  }
   if (negate)
     for (int64_t i = 0; i < padded(head_dim) / 2 * kLanes; ++i) lanes[i] ^= 0x80008000u;
 }
@@ -68,21 +75,19 @@ static void pack_lanes(const RowsIn& from, int rows, int head_dim, bool negate, 
 static void pack_pairs(const RowsIn& from, int rows, int head_dim, uint32_t* to) {
   const int64_t dp = padded(head_dim);
   const int end = (rows + 15) / 16 * 16;
-  for (int i = 0; i < end; i += 2)
-    for (int d = 0; d < head_dim; d += 16) {
-      const F16 x = i >= rows
-                        ? zero()
-                        : zip(bf16_row(from, i) + d, i + 1 < rows ? bf16_row(from, i + 1) + d : nullptr, head_dim - d);
-      store(bits_of(to + i / 2 * dp + d), x);
-    }
+  for (int i = 0; i < end; i += 2) {
+    const std::uint16_t* even = row_or_zeros(from, i, rows);
+    const std::uint16_t* odd = row_or_zeros(from, i + 1, rows);
+    for (int d = 0; d < head_dim; d += 16) store(bits_of(to + i / 2 * dp + d), zip(even + d, odd + d, head_dim - d));
+  }
 }
 
-/// to[row][d] = lanes[d][row] for one stripe of rows.
-static void transpose_back(const float* lanes, int head_dim, float* to, int64_t stride) {
+/// to[row][d] = factor[row] * lanes[d][row] for one stripe of rows.
+static void transpose_back(const float* lanes, F16 factor, int head_dim, float* to, int64_t stride) {
   for (int d = 0; d < head_dim; d += 16) {
     F16 x[16];
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) x[i] = load(lanes + (d + i) * kLanes);
+    for (int i = 0; i < 16; ++i) x[i] = mul(load(lanes + (d + i) * kLanes), factor);
     transpose(x, to + d, stride, 16);
   }
 }
@@ -95,8 +100,8 @@ struct Bf16ForwardState {
   alignas(64) float sums[kMaxHeadDim * kLanes];  // of weight * v, [feature][query]
   alignas(64) float maximum[kTileQueries];       // that weights are relative to, in powers of two
   alignas(64) float weight[kTileQueries];        // sum of weights so far
-  alignas(64) uint32_t keys[(kTileKeys + kSpareKeys) * kMaxHeadDim / 2];  // where they are not packed beforehand
-  alignas(64) uint32_t values[kMaxHeadDim * kWordsOfKeys];
+  alignas(64) uint32_t keys[(kOwnRows + kSpareKeys) * kMaxHeadDim / 2];  // where they are not packed beforehand
+  alignas(64) uint32_t values[kOwnBlocks * kMaxHeadDim * kWordsOfKeys];
   alignas(64) float rows[16 * kMaxHeadDim];
 };
 
@@ -129,10 +134,11 @@ static void soften_bf16(Bf16ForwardState& st, int s, Span keys, const uint64_t* 
     const F16 finite = select(equal(now, lowest), zero(), now);
     const F16 shrink = exp2(sub(before, finite));
     weight = add(mul(weight, shrink), sub(finite, finite));
-    for (int d = 0; d < head_dim; ++d) {
-      float* sum = st.sums + d * kLanes + 16 * s;
-      store(sum, mul(load(sum), shrink));
-    }
+    if (equal(before, lowest) != 0xffffu)  // else the sums are zero
+      for (int d = 0; d < head_dim; ++d) {
+        float* sum = st.sums + d * kLanes + 16 * s;
+        store(sum, mul(load(sum), shrink));
+      }
     store(st.maximum + 16 * s, now);
   }
   const F16 shift = sub(zero(), now);
@@ -163,8 +169,8 @@ static void forward_tile_bf16(Bf16ForwardState& st, const Bf16Forward& w, int qu
   const int64_t dp = padded(w.head_dim), words = dp / 2;
   const int key0 = w.lists.key_start[key_block], keys = w.lists.key_start[key_block + 1] - key0;
   const int stripes = (queries + 15) / 16;
-  const uint32_t* k = w.k + key0 * words;
-  const uint32_t* v = w.v + key_block * dp * kWordsOfKeys;
+  const uint32_t* k = w.k + (key0 - w.key_base) * words;
+  const uint32_t* v = w.v + (key_block - w.block_base) * dp * kWordsOfKeys;
   if (!w.k) {
     pack_words(from_row(w.k_rows, key0), keys, w.head_dim, st.keys);
     pack_transposed(from_row(w.v_rows, key0), keys, w.head_dim, st.values);
@@ -203,8 +209,8 @@ static void forward_tile_bf16(Bf16ForwardState& st, const Bf16Forward& w, int qu
 /// Asks for the next tile's keys and values while this one is computed: a long head exceeds the nearest caches.
 static void fetch_keys_bf16(const Bf16Forward& w, int key_block) {
   const int64_t dp = padded(w.head_dim);
-  const uint32_t* k = w.k + w.lists.key_start[key_block] * dp / 2;
-  const uint32_t* v = w.v + key_block * dp * kWordsOfKeys;
+  const uint32_t* k = w.k + (w.lists.key_start[key_block] - w.key_base) * dp / 2;
+  const uint32_t* v = w.v + (key_block - w.block_base) * dp * kWordsOfKeys;
   for (int64_t x = 0; x < dp * kWordsOfKeys; x += 16) {
     __builtin_prefetch(k + x, 0, 2);
     __builtin_prefetch(v + x, 0, 2);
@@ -218,19 +224,13 @@ static void write_stripe(Bf16ForwardState& st, const Bf16Forward& w, int query0,
   alignas(64) float lse[16];
   store(lse, select(blind, set1(-__builtin_inff()), value));
   const F16 inverse = select(blind, zero(), div(set1(1.0f), weight));
-  for (int d = 0; d < w.head_dim; ++d) {
-    float* sum = st.sums + d * kLanes + 16 * s;
-    store(sum, mul(load(sum), inverse));
-  }
   const int64_t dp = padded(w.head_dim);
-  transpose_back(st.sums + 16 * s, w.head_dim, st.rows, dp);
+  transpose_back(st.sums + 16 * s, inverse, w.head_dim, st.rows, dp);
   unpack(st.rows, 1, 0, rows, w.head_dim, from_row(w.out, query0 + 16 * s));
   for (int i = 0; i < rows; ++i) w.lse[query0 + 16 * s + i] = lse[i];
 }
 
-static void forward_item_bf16(const Bf16Forward& w) {
-  begin_products();
-  Bf16ForwardState st;
+static void forward_block_bf16(Bf16ForwardState& st, const Bf16Forward& w) {
   const int64_t dp = padded(w.head_dim);
   const int query0 = w.lists.query_start[w.item.query_block];
   const int queries = w.lists.query_start[w.item.query_block + 1] - query0;
@@ -248,14 +248,14 @@ static void forward_item_bf16(const Bf16Forward& w) {
     const TileRun& run = l.runs[r];
     for (int k = run.first; k < run.last; ++k, ++tile) {
       if (tile < w.item.first || tile >= w.item.last) continue;
-      if (w.k && k + 1 < run.last) fetch_keys_bf16(w, k + 1);
+      if (w.k && k + 1 < run.last && w.fetch) fetch_keys_bf16(w, k + 1);
       const bool full = run.kind == TileClass::full;
       forward_tile_bf16(st, w, queries, k, full ? nullptr : l.bits + l.patterns[run.pattern + k - run.first]);
     }
   }
   for (int s = 0; s < stripes; ++s) {
     if (w.partial)
-      transpose_back(st.sums + 16 * s, static_cast<int>(dp), w.partial + 16 * s * dp, dp);
+      transpose_back(st.sums + 16 * s, set1(1.0f), static_cast<int>(dp), w.partial + 16 * s * dp, dp);
     else
       write_stripe(st, w, query0, s, queries - 16 * s < 16 ? queries - 16 * s : 16);
   }
@@ -264,6 +264,56 @@ static void forward_item_bf16(const Bf16Forward& w) {
     for (int i = 0; i < kTileQueries; ++i) {
       rest[i] = st.maximum[i];
       rest[kTileQueries + i] = st.weight[i];
+    }
+  }
+}
+
+static void forward_item_bf16(const Bf16Forward& w) {
+  begin_products();
+  Bf16ForwardState st;
+  forward_block_bf16(st, w);
+  end_products();
+}
+
+/// Asks for rows that are wanted soon. They lie far apart, where the processor does not guess them.
+static void fetch_rows(const RowsIn& rows, int64_t first, int64_t last, int64_t column, int features) {
+  for (int64_t i = first; i < last; ++i) {
+    const std::uint16_t* row = bf16_row(rows, i) + column;
+    for (int d = 0; d < features; d += 32) __builtin_prefetch(row + d, 0, 2);
+  }
+}
+
+static void forward_own_bf16(const Bf16ForwardOwn& w) {
+  begin_products();
+  Bf16ForwardState st;
+  const TileLists& l = w.lists;
+  const int64_t dp = padded(w.head_dim);
+  const int key0 = l.key_start[w.first_key], keys = l.key_start[w.last_key];
+  const int query0 = l.query_start[w.first_query], queries = l.query_start[w.last_query];
+  pack_words(from_row(w.k, key0), keys - key0, w.head_dim, st.keys);
+  for (int b = w.first_key; b < w.last_key; ++b)
+    pack_transposed(from_row(w.v, l.key_start[b]), l.key_start[b + 1] - l.key_start[b], w.head_dim,
+                    st.values + (b - w.first_key) * dp * kWordsOfKeys);
+  if (w.ahead > 0) {
+    fetch_rows(w.k, key0, keys, int64_t{w.ahead} * w.head_dim, w.head_dim);
+    fetch_rows(w.v, key0, keys, int64_t{w.ahead} * w.head_dim, w.head_dim);
+  }
+  Bf16Forward one;
+  one.lists = l;
+  one.head_dim = w.head_dim;
+  one.scale = w.scale;
+  one.k = st.keys;
+  one.v = st.values;
+  one.key_base = key0;
+  one.block_base = w.first_key;
+  for (int head = 0; head < w.heads; ++head) {
+    one.q = from_head(w.q, head, w.head_dim);
+    one.out = from_head(w.out, head, w.head_dim);
+    one.lse = w.lse + head * w.lse_stride;
+    if (w.ahead > 0) fetch_rows(one.q, query0, queries, int64_t{w.ahead} * w.heads * w.head_dim, w.head_dim);
+    for (int b = w.first_query; b < w.last_query; ++b) {
+      one.item = {b, 0, 0x7fffffff, -1, 0};
+      forward_block_bf16(st, one);
     }
   }
   end_products();

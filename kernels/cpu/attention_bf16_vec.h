@@ -18,13 +18,12 @@ MMT_SIMD_INLINE const float* bits_of(const uint16_t* p) { return reinterpret_cas
 
 #if defined(__AVX512BF16__)
 
-/// Lane i is the word even[i] | odd[i] << 16, for i < n; the rest is zero. `odd` may be null: zeros.
+/// Lane i is the word even[i] | odd[i] << 16, for i < n; the rest is zero.
 MMT_SIMD_INLINE F16 zip(const uint16_t* even, const uint16_t* odd, int n) {
-  const auto mask = static_cast<__mmask16>(n >= 16 ? 0xffff : (1 << n) - 1);
-  __m512i words = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even));
-  if (odd)
-    words = _mm512_or_si512(words, _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, odd)), 16));
-  return {_mm512_castsi512_ps(words)};
+  const __mmask16 mask = first_lanes(n);
+  const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even));
+  const __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, odd));
+  return {_mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)))};
 }
 /// Both vectors rounded to bf16: first x, then y.
 MMT_SIMD_INLINE __m512i rounded(F16 x, F16 y) { return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(y.a, x.a)); }
@@ -52,7 +51,7 @@ MMT_SIMD_INLINE void store_rows(uint32_t* row_x, uint32_t* row_y, F16 x, F16 y) 
 
 MMT_SIMD_INLINE F16 zip(const uint16_t* even, const uint16_t* odd, int n) {
   alignas(64) uint32_t words[16] = {};
-  for (int i = 0; i < n && i < 16; ++i) words[i] = even[i] | (odd ? static_cast<uint32_t>(odd[i]) << 16 : 0u);
+  for (int i = 0; i < n && i < 16; ++i) words[i] = even[i] | static_cast<uint32_t>(odd[i]) << 16;
   return load(bits_of(words));
 }
 MMT_SIMD_INLINE void store_pairs_and_rows(uint32_t* to, uint32_t* row_x, uint32_t* row_y, F16 x, F16 y) {

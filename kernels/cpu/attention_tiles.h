@@ -16,6 +16,8 @@ inline constexpr int kMaxHeadDim = 128;
 inline constexpr int kPackedBlocks = 16;
 /// Rows that may be read (never used) behind the last row of packed keys or values.
 inline constexpr int kSpareRows = 8;
+/// Key blocks of the kOwnRows rows of one sample.
+inline constexpr int kOwnBlocks = kOwnRows / kTileKeys;
 
 /// Features rounded up to whole vectors: the row stride of packed f32 matrices. The columns above head_dim are zero.
 constexpr std::int64_t padded(std::int64_t head_dim) { return (head_dim + 15) / 16 * 16; }

@@ -69,6 +69,7 @@ MMT_SIMD_INLINE float sum(F16 x) {
   return lane[0];
 }
 
+#if !defined(__AVX512F__)  // which has masks for it
 /// The first n (0 .. 16) lanes; the others are zero and their memory is not touched.
 MMT_SIMD_INLINE F16 load_part(const float* p, int n) {
   if (n >= 16) return load(p);
@@ -95,5 +96,6 @@ MMT_SIMD_INLINE void store_part(std::uint16_t* p, F16 x, int n) {
   store(lane, x);
   std::memcpy(p, lane, sizeof(std::uint16_t) * static_cast<std::size_t>(n));
 }
+#endif
 
 }  // namespace mmt::simd::MMT_SIMD_NAMESPACE

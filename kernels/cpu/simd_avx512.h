@@ -38,14 +38,32 @@ MMT_SIMD_INLINE F16 load(const std::uint16_t* p) {
   const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16))};
 }
-/// Rounds to nearest even; NaN stays NaN.
-MMT_SIMD_INLINE void store(std::uint16_t* p, F16 x) {
+/// Rounded to bf16, to nearest even; NaN stays NaN.
+MMT_SIMD_INLINE __m256i to_bf16(F16 x) {
+#if defined(__AVX512BF16__)  // denormals become zeros there
+  return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x.a));
+#else
   const __m512i bits = _mm512_castps_si512(x.a);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   __m512i upper = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff))), 16);
   const __mmask16 nan = _mm512_cmp_ps_mask(x.a, x.a, _CMP_UNORD_Q);
   upper = _mm512_mask_or_epi32(upper, nan, _mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x40));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(upper));
+  return _mm512_cvtepi32_epi16(upper);
+#endif
+}
+MMT_SIMD_INLINE void store(std::uint16_t* p, F16 x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(x)); }
+
+MMT_SIMD_INLINE __mmask16 first_lanes(int n) { return static_cast<__mmask16>(n >= 16 ? 0xffff : (1 << n) - 1); }
+/// The first n (0 .. 16) lanes; the others are zero and their memory is not touched.
+MMT_SIMD_INLINE F16 load_part(const float* p, int n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
+MMT_SIMD_INLINE void store_part(float* p, F16 x, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), x.a); }
+/// bf16 as its bits.
+MMT_SIMD_INLINE F16 load_part(const std::uint16_t* p, int n) {
+  const __m256i half = _mm256_maskz_loadu_epi16(first_lanes(n), p);
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16))};
+}
+MMT_SIMD_INLINE void store_part(std::uint16_t* p, F16 x, int n) {
+  _mm256_mask_storeu_epi16(p, first_lanes(n), to_bf16(x));
 }
 
 /// Writes lane d of row i to out[d * stride + i], for d < columns.
