@@ -44,7 +44,7 @@ KernelTable make_cpu(Isa level) {
   t.cross_entropy = cpu::cpu_cross_entropy(level);
   t.adamw = cpu::cpu_adamw(level);
   t.reduce = cpu::cpu_reduce(level);
-  t.conv = cpu::cpu_conv();
+  t.conv = cpu::cpu_conv(level);
   return t;
 }
 

@@ -4,7 +4,7 @@
 set(bad "")
 foreach(object IN LISTS OBJECTS)
   if(object MATCHES "_(avx512bf16|amx)\\.cpp")
-    set(isa avx512) # the namespace of their vectors
+    set(isa "avx512(bf16)?") # the namespaces of their vectors
   elseif(object MATCHES "_(avx2|avx512)\\.cpp")
     set(isa ${CMAKE_MATCH_1})
   else()

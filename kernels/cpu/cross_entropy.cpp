@@ -1,9 +1,8 @@
 // The fast cross-entropy: one row at a time per thread, so that its passes run out of the cache.
 #include "kernels/cpu/driver.h"
 #include "kernels/cpu/index_check.h"
+#include "kernels/cpu/row_buffer.h"
 #include "kernels/cpu/tables.h"
-
-#include "core/arena.h"
 
 #include <cmath>
 #include <cstring>
@@ -14,14 +13,6 @@ namespace {
 
 constexpr std::int64_t kAnyNegative = std::numeric_limits<std::int32_t>::min();
 constexpr std::int64_t kWeight = 10;  // exp beside moving an element
-
-/// `n` floats of the calling thread, that only grow.
-float* row_buffer(std::int64_t n) {
-  thread_local Buffer buffer;
-  const auto bytes = static_cast<std::size_t>(n) * sizeof(float);
-  if (buffer.bytes() < bytes) buffer = Buffer(bytes);
-  return static_cast<float*>(buffer.data());
-}
 
 void write_label(const Tensor& dlogits, std::int64_t r, std::int64_t label, float value) {
   if (label < 0 || label >= dlogits.cols()) return;

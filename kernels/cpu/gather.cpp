@@ -1,4 +1,4 @@
-// The fast row movers: gather, scatter and the embedding. Sums go by columns over the threads, rows in order.
+// The fast row movers: gather, scatter and the embedding. Sums go by rows of the result over the threads, in order.
 #include "kernels/cpu/driver.h"
 #include "kernels/cpu/index_check.h"
 #include "kernels/cpu/tables.h"
@@ -12,17 +12,29 @@ char* row_of(const Tensor& t, std::int64_t r) {
   return static_cast<char*>(t.data) + r * t.row_stride * size_of(t.dtype);
 }
 
+// Rows found by index are asked for this many rows ahead: the processor cannot guess where they lie.
+constexpr std::int64_t kRowsAhead = 4;
+
+template <bool kWrite> void ask_for(const char* row, std::size_t bytes) {
+  for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, kWrite ? 1 : 0, 2);
+}
+
 // dst[i] = src[index[i] - first], zeros where that row is not in src.
 void copy_rows(const Tensor& dst, const Tensor& src, const Tensor& index, std::int64_t first_row) {
   const auto bytes = static_cast<std::size_t>(dst.cols() * size_of(dst.dtype));
   const auto* from = index.as<std::int32_t>();
+  const auto source = [&](std::int64_t i) -> const char* {
+    const std::int64_t row = from[i] - first_row;
+    return row < 0 || row >= src.rows() ? nullptr : row_of(src, row);
+  };
   parallel_shares(dst.rows(), 1, dst.numel(), [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t i = first; i < first + count; ++i) {
-      const std::int64_t row = from[i] - first_row;
-      if (row < 0 || row >= src.rows())
-        std::memset(row_of(dst, i), 0, bytes);
+      if (i + kRowsAhead < first + count)
+        if (const char* later = source(i + kRowsAhead)) ask_for<false>(later, bytes);
+      if (const char* row = source(i))
+        std::memcpy(row_of(dst, i), row, bytes);
       else
-        std::memcpy(row_of(dst, i), row_of(src, row), bytes);
+        std::memset(row_of(dst, i), 0, bytes);
     }
   });
 }
@@ -37,27 +49,48 @@ void scatter_rows(const Stream&, const Tensor& dst, const Tensor& src, const Ten
   const auto bytes = static_cast<std::size_t>(dst.cols() * size_of(dst.dtype));
   const auto* to = index.as<std::int32_t>();
   parallel_shares(src.rows(), 1, src.numel(), [&](std::int64_t first, std::int64_t count) {
-    for (std::int64_t i = first; i < first + count; ++i)
+    for (std::int64_t i = first; i < first + count; ++i) {
+      if (i + kRowsAhead < first + count && to[i + kRowsAhead] >= 0)
+        ask_for<true>(row_of(dst, to[i + kRowsAhead]), bytes);
       if (to[i] >= 0) std::memcpy(row_of(dst, to[i]), row_of(src, i), bytes);
+    }
   });
+}
+
+// Rows of dst are dealt to this many groups, the groups to the threads: every sum has one owner, which adds in order.
+constexpr std::int64_t kGroups = 64;
+
+std::int64_t group_of(std::int64_t row) {
+  return static_cast<std::int64_t>(static_cast<std::uint32_t>(row) * 2654435769u >> 26);  // the upper six bits
 }
 
 // dst[index[i] - first] += src[i] where that row is in dst.
 template <Isa kLevel> void add_rows(const Tensor& dst, const Tensor& src, const Tensor& index, std::int64_t first_row) {
   const auto* to = index.as<std::int32_t>();
+  const auto bytes = static_cast<std::size_t>(dst.cols() * size_of(dst.dtype));
   visit_fast(src.dtype, [&]<class T>() {
     const Inner<T>& inner = inner_of<T>(kLevel);
     const auto ps = rows_of<const T>(src);
-    parallel_shares(src.cols(), 64, src.numel(), [&](std::int64_t col, std::int64_t cols) {
+    parallel_shares(kGroups, 1, src.numel(), [&](std::int64_t first, std::int64_t count) {
+      const auto mine = [&](std::int64_t row) {
+        return row >= 0 && row < dst.rows() && group_of(row) >= first && group_of(row) < first + count;
+      };
       for (std::int64_t i = 0; i < src.rows(); ++i) {
+        if (i + 2 * kRowsAhead < src.rows()) {
+          const std::int64_t later = to[i + 2 * kRowsAhead] - first_row;
+          if (mine(later)) {
+            ask_for<true>(row_of(dst, later), bytes);
+            ask_for<false>(row_of(src, i + 2 * kRowsAhead), static_cast<std::size_t>(src.cols() * size_of(src.dtype)));
+          }
+        }
         const std::int64_t row = to[i] - first_row;
-        if (row < 0 || row >= dst.rows()) continue;
+        if (!mine(row)) continue;
         if (dst.dtype == src.dtype) {
-          const auto d = advance(rows_of<T>(dst), row, col);
-          inner.add(d, {d.base, d.stride}, advance(ps, i, col), 1, cols);
+          const auto d = advance(rows_of<T>(dst), row, 0);
+          inner.add(d, {d.base, d.stride}, advance(ps, i, 0), 1, src.cols());
         } else {
-          const auto d = advance(rows_of<float>(dst), row, col);
-          inner.add_to_f32(d, {d.base, d.stride}, advance(ps, i, col), 1, cols);
+          const auto d = advance(rows_of<float>(dst), row, 0);
+          inner.add_to_f32(d, {d.base, d.stride}, advance(ps, i, 0), 1, src.cols());
         }
       }
     });
@@ -93,8 +126,11 @@ void add_table_rows(const Stream&, const Tensor& y, const Tensor& x, const Tenso
     const auto py = rows_of<T>(y);
     const auto px = rows_of<const T>(x), pt = rows_of<const T>(table);
     parallel_shares(x.rows(), 1, x.numel(), [&](std::int64_t first, std::int64_t count) {
-      for (std::int64_t i = first; i < first + count; ++i)
+      for (std::int64_t i = first; i < first + count; ++i) {
+        if (i + kRowsAhead < first + count)
+          ask_for<false>(row_of(table, from[i + kRowsAhead]), static_cast<std::size_t>(x.cols()) * sizeof(T));
         inner_of<T>(kLevel).add(advance(py, i, 0), advance(px, i, 0), advance(pt, from[i], 0), 1, x.cols());
+      }
     });
   });
 }

@@ -56,10 +56,10 @@ template <class T> struct Inner {
                           std::int64_t rows, std::int64_t cols);
 
   // ---- norms; mean == nullptr: RMS norm. rstd, mean: one per vector; null on forward: not saved
-  void (*norm)(bool rms, Rows<T> y, float* mean, float* rstd, Rows<const T> x, const T* w, const T* b, float epsilon,
-               VectorShape);
+  void (*norm)(bool rms, Rows<T> y, float* mean, float* rstd, Rows<const T> x, const float* w, const float* b,
+               float epsilon, VectorShape);
   void (*norm_backward_input)(Rows<T> dx, Rows<const T> dy, Rows<const T> x, const float* mean, const float* rstd,
-                              const T* w, bool add, VectorShape);
+                              const float* w, bool add, VectorShape);
   /// Columns [first, first + cols) of dw and db (either may be null).
   void (*norm_backward_weight)(float* dw, float* db, Rows<const T> dy, Rows<const T> x, const float* mean,
                                const float* rstd, bool add, VectorShape, std::int64_t first, std::int64_t cols);
@@ -78,6 +78,12 @@ template <class T> struct Inner {
   void (*softmax_gradient_f32)(float* d, const T* x, float weight, float lse, std::int64_t n);
   void (*softmax_gradient_bf16)(bf16* d, const T* x, float weight, float lse, std::int64_t n);
   std::int64_t (*argmax)(const T* x, std::int64_t n);
+
+  // ---- convolution with three taps; a tap that is null counts as zeros
+  /// y[3 c + k] = tap_k[c], c < channels.
+  void (*interleave_taps)(T* y, const T* tap0, const T* tap1, const T* tap2, std::int64_t channels);
+  /// y[c] = [y[c] +] tap0[3 c] + tap1[3 c + 1] + tap2[3 c + 2].
+  void (*sum_taps)(T* y, const T* tap0, const T* tap1, const T* tap2, bool add, std::int64_t channels);
 
   // ---- optimizer: `compute` of this type, or null
   void (*adamw)(float* master, float* m, float* v, float* grad, T* compute, const AdamwScalars&, std::int64_t n);

@@ -74,9 +74,13 @@ inline constexpr int kRun = 8;
 
 template <class T> void column_sums(float* sums, Rows<const T> x, bool add, std::int64_t rows, std::int64_t cols) {
   const auto run = [&](std::int64_t first, auto count, bool keep) {
+    const std::int64_t ahead = first + 2 * kRun <= rows ? kRun : 0;
     each_vector(cols, [&](std::int64_t j, int n) {
       F s{};
-      for (int i = 0; i < count; ++i) s += load_at(x.base + (first + i) * x.stride + j, n);
+      for (int i = 0; i < count; ++i) {
+        prefetch(x.base + (first + i + ahead) * x.stride + j);
+        s += load_at(x.base + (first + i) * x.stride + j, n);
+      }
       store_at(sums + j, keep ? load_at(sums + j, n) + s : s, n);
     });
   };

@@ -64,8 +64,13 @@ inline void rotary_table(float* cos, float* sin, const std::int32_t* positions, 
     for (std::int64_t j = 0; j < pairs; j += kHalf) {
       const int n = pairs - j < kHalf ? static_cast<int>(pairs - j) : kHalf;
       D angle{};
-      for (int i = 0; i < n; ++i)
-        angle[i] = static_cast<double>(positions[r * axes + (axis ? axis[j + i] : 0)]) * inv_freq[j + i];
+      if (axis == nullptr && n == kHalf) {
+        __builtin_memcpy(&angle, inv_freq + j, sizeof angle);
+        angle *= static_cast<double>(positions[r * axes]);
+      } else {
+        for (int i = 0; i < n; ++i)
+          angle[i] = static_cast<double>(positions[r * axes + (axis ? axis[j + i] : 0)]) * inv_freq[j + i];
+      }
       const SinCos v = sin_cos(angle);
       const FHalf c = __builtin_convertvector(v.cos * scale, FHalf), s = __builtin_convertvector(v.sin * scale, FHalf);
       __builtin_memcpy(cos + r * pairs + j, &c, static_cast<std::size_t>(n) * sizeof(float));

@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/inner_activation.h"
 #include "kernels/cpu/inner_adamw.h"
+#include "kernels/cpu/inner_conv.h"
 #include "kernels/cpu/inner_cross_entropy.h"
 #include "kernels/cpu/inner_elementwise.h"
 #include "kernels/cpu/inner_norm.h"
@@ -34,6 +35,8 @@ template <class T> inline constexpr Inner<T> kInner = {
     .softmax_gradient_f32 = softmax_gradient<float, T>,
     .softmax_gradient_bf16 = softmax_gradient<bf16, T>,
     .argmax = argmax<T>,
+    .interleave_taps = interleave_taps<T>,
+    .sum_taps = sum_taps<T>,
     .adamw = adamw<T>,
     .sum = sum<T>,
     .sum_of_squares = sum_of_squares<T>,

@@ -1,5 +1,6 @@
 // The fast norms: rows over the threads; weight gradients by columns, so that every sum runs over all rows in order.
 #include "kernels/cpu/driver.h"
+#include "kernels/cpu/row_buffer.h"
 #include "kernels/cpu/tables.h"
 
 namespace mmt::cpu {
@@ -20,17 +21,30 @@ template <class F> void each_share(const Tensor& x, F&& f) {
   });
 }
 
+/// Weight and bias in f32, once for all rows: in place, or widened into the calling thread's buffer. Null when absent.
+struct Affine {
+  const float *w, *b;
+};
+template <Isa kLevel, class T> Affine affine_of(const Tensor& w, const Tensor& b) {
+  if constexpr (std::is_same_v<T, float>) return {w.as<float>(), values_or_null(b)};
+  const std::int64_t n = w.numel();
+  float* const wide = row_buffer(2 * n);
+  inner_of<T>(kLevel).to_f32({wide, n}, {w.as<T>(), n}, 1, n);
+  if (b.defined()) inner_of<T>(kLevel).to_f32({wide + n, n}, {b.as<T>(), n}, 1, n);
+  return {wide, b.defined() ? wide + n : nullptr};
+}
+
 template <Isa kLevel> struct Norm {
   static void forward(bool rms, const Tensor& y, const Tensor& mean, const Tensor& rstd, const Tensor& x,
                       const Tensor& w, const Tensor& b, double epsilon) {
     visit_fast(x.dtype, [&]<class T>() {
       const auto py = rows_of<T>(y);
       const auto px = rows_of<const T>(x);
-      const T *pw = w.as<T>(), *pb = b.defined() ? b.as<T>() : nullptr;
+      const Affine affine = affine_of<kLevel, T>(w, b);
       float *pm = values_or_null(mean), *pr = values_or_null(rstd);
       each_share(x, [&](std::int64_t first, VectorShape shape, std::int64_t vector) {
-        inner_of<T>(kLevel).norm(rms, advance(py, first, 0), at(pm, vector), at(pr, vector), advance(px, first, 0), pw,
-                                 pb, static_cast<float>(epsilon), shape);
+        inner_of<T>(kLevel).norm(rms, advance(py, first, 0), at(pm, vector), at(pr, vector), advance(px, first, 0),
+                                 affine.w, affine.b, static_cast<float>(epsilon), shape);
       });
     });
   }
@@ -40,11 +54,11 @@ template <Isa kLevel> struct Norm {
     visit_fast(x.dtype, [&]<class T>() {
       const auto pdx = rows_of<T>(dx);
       const auto pdy = rows_of<const T>(dy), px = rows_of<const T>(x);
-      const T* pw = w.as<T>();
+      const Affine affine = affine_of<kLevel, T>(w, {});
       float *pm = values_or_null(mean), *pr = rstd.as<float>();
       each_share(x, [&](std::int64_t first, VectorShape shape, std::int64_t vector) {
         inner_of<T>(kLevel).norm_backward_input(advance(pdx, first, 0), advance(pdy, first, 0), advance(px, first, 0),
-                                                at(pm, vector), at(pr, vector), pw, accumulate == Accumulate::add,
+                                                at(pm, vector), at(pr, vector), affine.w, accumulate == Accumulate::add,
                                                 shape);
       });
     });

@@ -33,6 +33,6 @@ GatherTable cpu_gather(Isa level);
 CrossEntropyTable cpu_cross_entropy(Isa level);
 AdamwTable cpu_adamw(Isa level);
 ReduceTable cpu_reduce(Isa level);
-ConvTable cpu_conv();  // no vector code of its own
+ConvTable cpu_conv(Isa level);
 
 }  // namespace mmt::cpu
