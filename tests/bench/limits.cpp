@@ -85,7 +85,7 @@ __attribute__((target("amx-tile,amx-bf16"))) double dot_amx() {
     shape.bytes_a_row[t] = 64;
     shape.rows[t] = 16;
   }
-  _tile_loadconfig(&shape);
+  asm volatile("ldtilecfg %0" ::"m"(shape));  // the intrinsic of g++ 12 does not say that it reads the whole shape
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -100,8 +100,9 @@ __attribute__((target("amx-tile,amx-bf16"))) double dot_amx() {
     _tile_dpbf16ps(2, 5, 6);
     _tile_dpbf16ps(3, 5, 7);
   }
-  alignas(64) float out[256];
+  alignas(64) float out[256] = {};
   _tile_stored(0, out, 64);
+  asm volatile("" ::: "memory");
   sink = out[0];
   _tile_release();
   return 4.0 * 2 * 16 * 16 * 32 * kLoops;
