@@ -197,6 +197,7 @@ void bf16_backward(const AttentionBf16& unit, const AttentionBackwardArgs& a, Ar
     const int64_t summed_blocks = s.repeat > 1 ? plan.key_blocks() : 0;
 #pragma omp parallel
     {
+      const int threads = omp_get_num_threads();
 #pragma omp for schedule(static)
       for (int64_t x = 0; x < heads * query_blocks; ++x) {
         const int64_t b = x % query_blocks, h = x / query_blocks, column = (h0 + h) * dim;
@@ -235,6 +236,7 @@ void bf16_backward(const AttentionBf16& unit, const AttentionBackwardArgs& a, Ar
                        .dv = out_if(s.repeat == 1, a.dv, key_column),
                        .dk_sum = sum_if(dk),
                        .dv_sum = sum_if(dv),
+                       .ahead = item.own && h + threads < heads ? threads : 0,
                        .scratch = of_threads + omp_get_thread_num() * bf16_backward_words(dim)});
       }
 #pragma omp for schedule(static) nowait

@@ -75,6 +75,7 @@ struct Bf16Backward {
   RowsOut dk, dv;                       ///< where kv heads have one query head; without data: not wanted
   float* dk_sum = nullptr;              ///< else: written, rows of padded(head_dim); or null
   float* dv_sum = nullptr;
+  int ahead = 0;                     ///< the head to fetch meanwhile, counted from this one; 0: none
   std::uint32_t* scratch = nullptr;  ///< this thread's, bf16_backward_words
 };
 
