@@ -13,8 +13,6 @@ namespace {
 
 using std::int64_t;
 
-constexpr int64_t kPackRows = 256;  // rows that a thread packs at a time
-
 struct Sizes {
   int64_t queries, keys, dim, repeat;
   int64_t query_head() const { return queries * dim; }  ///< floats of a packed matrix, one query head
@@ -35,38 +33,43 @@ int64_t thread_floats(const AttentionShape& s) {
   return own_floats(s.head_dim);
 }
 
-int64_t chunks_of(int64_t rows) { return (rows + kPackRows - 1) / kPackRows; }
-
 void forward(const AttentionTiles& tiles, const AttentionForwardArgs& a, Arena& scratch) {
   const AttentionShape& shape = a.shape;
   const TilePlan& plan = *a.mask.tiles;
   const Sizes s = sizes_of(shape, a.q.rows(), a.k.rows());
   const int64_t dim = shape.head_dim, partial_size = partial_floats(dim);
   const int64_t pass = heads_of_pass(forward_floats(s, shape, plan.num_partials), shape.kv_heads);
-  const bool packed = plan.counts.tiles() * s.repeat > kTilesPerPack * plan.key_blocks();
   const ArenaScope scope(scratch);
+  auto* const own = scratch.take(DType::u8, {plan.query_blocks()}).as<std::uint8_t>();
+  const int64_t shared_tiles = mark_own(plan, own), shared_keys = static_cast<int64_t>(plan.shared_key_blocks.size());
+  const bool packed = shared_tiles * s.repeat > kTilesPerPack * shared_keys;
   float* const k = packed ? take(scratch, pass * s.key_head()) : nullptr;
   float* const v = packed ? take(scratch, pass * s.key_head()) : nullptr;
   float* const partials = take(scratch, pass * s.repeat * plan.num_partials * partial_size);
   float* const lse = a.lse.as<float>();
   for (int64_t g0 = 0; g0 < shape.kv_heads; g0 += pass) {
     const int64_t kv_heads = std::min(pass, shape.kv_heads - g0), heads = kv_heads * s.repeat, h0 = g0 * s.repeat;
-    const int64_t chunks = packed ? chunks_of(s.keys) : 0;
+    const int64_t packed_blocks = packed ? shared_keys : 0;
     const auto num_items = static_cast<int64_t>(plan.forward.size());
+    const auto num_own = static_cast<int64_t>(plan.backward.size());
     const auto num_merges = static_cast<int64_t>(plan.merges.size());
 #pragma omp parallel
     {
+      const int threads = omp_get_num_threads();
 #pragma omp for schedule(static)
-      for (int64_t x = 0; x < kv_heads * chunks; ++x) {
-        const int64_t g = x / chunks, row = x % chunks * kPackRows, rows = std::min(kPackRows, s.keys - row);
-        tiles.pack(rows_in(a.k, (g0 + g) * dim, row), rows, shape.head_dim, k + g * s.key_head() + row * s.dim);
-        tiles.pack(rows_in(a.v, (g0 + g) * dim, row), rows, shape.head_dim, v + g * s.key_head() + row * s.dim);
+      for (int64_t x = 0; x < kv_heads * packed_blocks; ++x) {
+        const int64_t g = x / packed_blocks, column = (g0 + g) * dim;
+        const Block keys = block_of(plan.key_start, at(plan.shared_key_blocks, x % packed_blocks));
+        const int64_t to = g * s.key_head() + keys.row * s.dim;
+        tiles.pack(rows_in(a.k, column, keys.row), keys.rows, shape.head_dim, k + to);
+        tiles.pack(rows_in(a.v, column, keys.row), keys.rows, shape.head_dim, v + to);
       }
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1) nowait
       for (int64_t x = 0; x < num_items * heads; ++x) {
         // Long samples head by head: its keys stay in the caches. Short ones with the heads inside: their rows do.
         const int64_t h = packed ? x / num_items : x % heads;
-        const ForwardItem& item = plan.forward[static_cast<std::size_t>(packed ? x % num_items : x / heads)];
+        const ForwardItem& item = at(plan.forward, packed ? x % num_items : x / heads);
+        if (own[item.query_block]) continue;
         float* partial = item.partial < 0 ? nullptr : partials + (h * plan.num_partials + item.partial) * partial_size;
         tiles.forward({.lists = lists_by_query(plan),
                        .item = item,
@@ -75,11 +78,19 @@ void forward(const AttentionTiles& tiles, const AttentionForwardArgs& a, Arena& 
                        .q = rows_in(a.q, (h0 + h) * dim),
                        .k = packed ? k + h / s.repeat * s.key_head() : nullptr,
                        .v = packed ? v + h / s.repeat * s.key_head() : nullptr,
+                       .fetch = packed,
                        .k_rows = rows_in(a.k, (g0 + h / s.repeat) * dim),
                        .v_rows = rows_in(a.v, (g0 + h / s.repeat) * dim),
                        .out = rows_out(a.out, (h0 + h) * dim),
                        .lse = lse + (h0 + h) * s.queries,
                        .partial = partial});
+      }
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t x = 0; x < num_own * kv_heads; ++x) {
+        const int64_t g = x % kv_heads;
+        const BackwardItem& item = at(plan.backward, x / kv_heads);
+        if (!own_forward(item)) continue;
+        tiles.forward_own(own_work(a, item, g0 + g, g + threads < kv_heads ? threads : 0));
       }
 #pragma omp for schedule(dynamic, 1)
       for (int64_t x = 0; x < num_merges * heads; ++x) {
@@ -123,6 +134,7 @@ void backward(const AttentionTiles& tiles, const AttentionBackwardArgs& a, Arena
     const auto num_items = static_cast<int64_t>(plan.backward.size());
 #pragma omp parallel
     {
+      const int threads = omp_get_num_threads();
 #pragma omp for schedule(static) nowait
       for (int64_t x = 0; x < kv_heads * shared_keys; ++x) {
         const auto b = static_cast<std::size_t>(plan.shared_key_blocks[static_cast<std::size_t>(x % shared_keys)]);
@@ -174,6 +186,7 @@ void backward(const AttentionTiles& tiles, const AttentionBackwardArgs& a, Arena
                               .dq = out_if(a.dq, column),
                               .dk = out_if(a.dk, key_column),
                               .dv = out_if(a.dv, key_column),
+                              .ahead = g + threads < kv_heads ? threads : 0,
                               .scratch = of_thread});
           continue;
         }
@@ -219,7 +232,7 @@ void backward(const AttentionTiles& tiles, const AttentionBackwardArgs& a, Arena
 
 std::size_t forward_scratch(const AttentionShape& shape, int64_t queries, int64_t keys) {
   const int64_t floats = forward_floats(sizes_of(shape, queries, keys), shape, max_forward_partials(keys));
-  return with_overhead(pass_bytes(floats, shape.kv_heads));
+  return with_overhead(pass_bytes(floats, shape.kv_heads) + static_cast<std::size_t>(queries));
 }
 
 std::size_t backward_scratch(const AttentionShape& shape, int64_t queries, int64_t keys) {

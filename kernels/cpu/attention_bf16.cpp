@@ -38,35 +38,6 @@ int64_t backward_words(const Sizes& s, int64_t slots) {
   return s.repeat * (slots * s.query_head() + s.queries + key_sums);
 }
 
-template <class T> const T& at(const std::vector<T>& list, int64_t i) { return list[static_cast<std::size_t>(i)]; }
-
-struct Block {
-  int64_t row, rows;
-};
-Block block_of(const std::vector<std::int32_t>& start, int64_t b) {
-  return {at(start, b), at(start, b + 1) - at(start, b)};
-}
-
-/// Work of few rows that one thread does forward, too, with its keys in its cache.
-bool own_forward(const BackwardItem& item) {
-  return item.own && item.first_query < item.last_query && item.last - item.first <= kOwnBlocks;
-}
-
-/// Marks the query blocks of such work; returns the number of all other tiles.
-int64_t mark_own(const TilePlan& plan, std::uint8_t* own) {
-  std::memset(own, 0, static_cast<std::size_t>(plan.query_blocks()));
-  for (const BackwardItem& item : plan.backward)
-    if (own_forward(item))
-      std::memset(own + item.first_query, 1, static_cast<std::size_t>(item.last_query - item.first_query));
-  int64_t tiles = 0;
-  for (std::int32_t b = 0; b < plan.query_blocks(); ++b) {
-    if (own[b]) continue;
-    for (std::int32_t r = at(plan.query_first_run, b); r < at(plan.query_first_run, b + 1); ++r)
-      tiles += at(plan.query_runs, r).last - at(plan.query_runs, r).first;
-  }
-  return tiles;
-}
-
 /// Marks the query blocks to whose dQ one item alone adds, all of its keys at a time. True when some seen block is
 /// left.
 bool mark_alone(const TilePlan& plan, std::uint8_t* alone) {
@@ -142,25 +113,10 @@ void bf16_forward(const AttentionBf16& unit, const AttentionForwardArgs& a, Aren
       }
 #pragma omp for schedule(dynamic, 1)
       for (int64_t x = 0; x < num_own * kv_heads; ++x) {
-        const int64_t g = x % kv_heads, h = h0 + g * s.repeat;
+        const int64_t g = x % kv_heads;
         const BackwardItem& item = at(plan.backward, x / kv_heads);
         if (!own_forward(item)) continue;
-        const std::int32_t first_key = at(plan.backward_keys, item.first);
-        unit.forward_own({.lists = lists_by_query(plan),
-                          .first_query = item.first_query,
-                          .last_query = item.last_query,
-                          .first_key = first_key,
-                          .last_key = first_key + item.last - item.first,
-                          .head_dim = shape.head_dim,
-                          .heads = static_cast<int>(s.repeat),
-                          .scale = static_cast<float>(shape.scale),
-                          .q = rows_in(a.q, h * dim),
-                          .k = rows_in(a.k, (g0 + g) * dim),
-                          .v = rows_in(a.v, (g0 + g) * dim),
-                          .out = rows_out(a.out, h * dim),
-                          .lse = lse + h * s.queries,
-                          .lse_stride = s.queries,
-                          .ahead = g + threads < kv_heads ? threads : 0});
+        unit.forward_own(own_work(a, item, g0 + g, g + threads < kv_heads ? threads : 0));
       }
 #pragma omp for schedule(dynamic, 1)
       for (int64_t x = 0; x < num_merges * heads; ++x) {

@@ -43,22 +43,6 @@ struct Bf16Forward {
   float* partial = nullptr;  ///< else: as ForwardWork::partial
 };
 
-/// Query blocks that see nothing but the keys of their own few blocks (BackwardItem::own), for all query heads of a kv
-/// head. All rows start at the first query head, or at the kv head.
-struct Bf16ForwardOwn {
-  TileLists lists;  ///< by query
-  int first_query = 0, last_query = 0;
-  int first_key = 0, last_key = 0;  ///< at most kOwnBlocks
-  int head_dim = 0;
-  int heads = 0;
-  float scale = 1;
-  RowsIn q, k, v;
-  RowsOut out;
-  float* lse = nullptr;
-  std::int64_t lse_stride = 0;
-  int ahead = 0;  ///< the kv head to fetch meanwhile, counted from this one; 0: none
-};
-
 /// The work of one item for one query head. It reads the caller's tensors and writes to them where nobody else adds.
 struct Bf16Backward {
   TileLists lists;  ///< by key
@@ -89,7 +73,7 @@ constexpr std::int64_t bf16_backward_words(std::int64_t head_dim) {
 
 struct AttentionBf16 {
   void (*forward)(const Bf16Forward&) = nullptr;
-  void (*forward_own)(const Bf16ForwardOwn&) = nullptr;
+  void (*forward_own)(const OwnForward&) = nullptr;
   void (*backward)(const Bf16Backward&) = nullptr;
   /// rows x head_dim to [row][padded / 2] words; the columns above head_dim are zero.
   void (*pack_rows)(const RowsIn& from, std::int64_t rows, int head_dim, std::uint32_t* to) = nullptr;

@@ -146,8 +146,7 @@ static void load_queries(Bf16BackwardState& st, const Bf16Backward& w, int block
     for (int i = 0; i < queries; ++i) st.delta[i] = w.delta[query0 + i];
   if (st.dq) clear(st.dq, padded(w.head_dim) * kLanes);
   if (w.ahead > 0)
-    for (const RowsIn& rows : {w.q, w.d_out, w.out})
-      fetch_rows(rows, query0, query0 + queries, int64_t{w.ahead} * w.head_dim, w.head_dim);
+    for (const RowsIn& rows : {w.q, w.d_out, w.out}) fetch_rows(rows, query0, query0 + queries, w.ahead, w.head_dim);
 }
 
 static void store_queries(Bf16BackwardState& st, const Bf16Backward& w, int block) {
@@ -192,8 +191,8 @@ static void backward_group(Bf16BackwardState& st, const Bf16Backward& w, const s
     pack_words(from_row(w.k, key0), rows, w.head_dim, st.k + n * kTileKeys * words);
     pack_words(from_row(w.v, key0), rows, w.head_dim, st.v + n * kTileKeys * words);
     if (w.ahead > 0 && !w.dk_sum && !w.dv_sum) {  // else the next query head mostly has the same keys
-      fetch_rows(w.k, key0, key0 + rows, int64_t{w.ahead} * w.head_dim, w.head_dim);
-      fetch_rows(w.v, key0, key0 + rows, int64_t{w.ahead} * w.head_dim, w.head_dim);
+      fetch_rows(w.k, key0, key0 + rows, w.ahead, w.head_dim);
+      fetch_rows(w.v, key0, key0 + rows, w.ahead, w.head_dim);
     }
     if (st.dq) pack_transposed(from_row(w.k, key0), rows, w.head_dim, st.k_transposed + n * dp * kWordsOfKeys);
   }

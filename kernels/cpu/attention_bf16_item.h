@@ -275,15 +275,7 @@ static void forward_item_bf16(const Bf16Forward& w) {
   end_products();
 }
 
-/// Asks for rows that are wanted soon. They lie far apart, where the processor does not guess them.
-static void fetch_rows(const RowsIn& rows, int64_t first, int64_t last, int64_t column, int features) {
-  for (int64_t i = first; i < last; ++i) {
-    const std::uint16_t* row = bf16_row(rows, i) + column;
-    for (int d = 0; d < features; d += 32) __builtin_prefetch(row + d, 0, 2);
-  }
-}
-
-static void forward_own_bf16(const Bf16ForwardOwn& w) {
+static void forward_own_bf16(const OwnForward& w) {
   begin_products();
   Bf16ForwardState st;
   const TileLists& l = w.lists;
@@ -295,8 +287,8 @@ static void forward_own_bf16(const Bf16ForwardOwn& w) {
     pack_transposed(from_row(w.v, l.key_start[b]), l.key_start[b + 1] - l.key_start[b], w.head_dim,
                     st.values + (b - w.first_key) * dp * kWordsOfKeys);
   if (w.ahead > 0) {
-    fetch_rows(w.k, key0, keys, int64_t{w.ahead} * w.head_dim, w.head_dim);
-    fetch_rows(w.v, key0, keys, int64_t{w.ahead} * w.head_dim, w.head_dim);
+    fetch_rows(w.k, key0, keys, w.ahead, w.head_dim);
+    fetch_rows(w.v, key0, keys, w.ahead, w.head_dim);
   }
   Bf16Forward one;
   one.lists = l;
@@ -310,7 +302,7 @@ static void forward_own_bf16(const Bf16ForwardOwn& w) {
     one.q = from_head(w.q, head, w.head_dim);
     one.out = from_head(w.out, head, w.head_dim);
     one.lse = w.lse + head * w.lse_stride;
-    if (w.ahead > 0) fetch_rows(one.q, query0, queries, int64_t{w.ahead} * w.heads * w.head_dim, w.head_dim);
+    if (w.ahead > 0) fetch_rows(one.q, query0, queries, int64_t{w.ahead} * w.heads, w.head_dim);
     for (int b = w.first_query; b < w.last_query; ++b) {
       one.item = {b, 0, 0x7fffffff, -1, 0};
       forward_block_bf16(st, one);

@@ -8,6 +8,41 @@ namespace mmt::cpu {
 
 using std::int64_t;
 
+int64_t mark_own(const TilePlan& plan, std::uint8_t* own) {
+  std::memset(own, 0, static_cast<std::size_t>(plan.query_blocks()));
+  for (const BackwardItem& item : plan.backward)
+    if (own_forward(item))
+      std::memset(own + item.first_query, 1, static_cast<std::size_t>(item.last_query - item.first_query));
+  int64_t tiles = 0;
+  for (std::int32_t b = 0; b < plan.query_blocks(); ++b) {
+    if (own[b]) continue;
+    for (std::int32_t r = at(plan.query_first_run, b); r < at(plan.query_first_run, b + 1); ++r)
+      tiles += at(plan.query_runs, r).last - at(plan.query_runs, r).first;
+  }
+  return tiles;
+}
+
+OwnForward own_work(const AttentionForwardArgs& a, const BackwardItem& item, int64_t kv_head, int ahead) {
+  const AttentionShape& shape = a.shape;
+  const int64_t dim = shape.head_dim, repeat = shape.heads / shape.kv_heads, head = kv_head * repeat;
+  const std::int32_t first_key = at(a.mask.tiles->backward_keys, item.first);
+  return {.lists = lists_by_query(*a.mask.tiles),
+          .first_query = item.first_query,
+          .last_query = item.last_query,
+          .first_key = first_key,
+          .last_key = first_key + item.last - item.first,
+          .head_dim = shape.head_dim,
+          .heads = static_cast<int>(repeat),
+          .scale = static_cast<float>(shape.scale),
+          .q = rows_in(a.q, head * dim),
+          .k = rows_in(a.k, kv_head * dim),
+          .v = rows_in(a.v, kv_head * dim),
+          .out = rows_out(a.out, head * dim),
+          .lse = a.lse.as<float>() + head * a.q.rows(),
+          .lse_stride = a.q.rows(),
+          .ahead = ahead};
+}
+
 void merge_partials(const AttentionTiles& tiles, const ForwardMerge& m, const float* partials, int head_dim,
                     int64_t rows, const RowsOut& out, float* lse) {
   const int64_t dp = padded(head_dim), partial_size = partial_floats(head_dim);

@@ -48,6 +48,24 @@ inline TileLists lists_by_key(const TilePlan& p) {
           p.key_runs.data(),    p.key_patterns.data(), p.bits.data()};
 }
 
+template <class T> const T& at(const std::vector<T>& list, std::int64_t i) { return list[static_cast<std::size_t>(i)]; }
+
+struct Block {
+  std::int64_t row, rows;
+};
+inline Block block_of(const std::vector<std::int32_t>& start, std::int64_t b) {
+  return {at(start, b), at(start, b + 1) - at(start, b)};
+}
+
+/// Work of few rows that one thread does forward, too, with its keys in its cache.
+inline bool own_forward(const BackwardItem& item) {
+  return item.own && item.first_query < item.last_query && item.last - item.first <= kOwnBlocks;
+}
+/// Marks the query blocks of such work, one byte each; returns the number of all other tiles.
+std::int64_t mark_own(const TilePlan& plan, std::uint8_t* own);
+/// The work of such an item for a kv head.
+OwnForward own_work(const AttentionForwardArgs& args, const BackwardItem& item, std::int64_t kv_head, int ahead);
+
 /// Sums the partial results of a query block by log-sum-exp, in the order of the items. `partials`: of this head.
 void merge_partials(const AttentionTiles& tiles, const ForwardMerge& m, const float* partials, int head_dim,
                     std::int64_t rows, const RowsOut& out, float* lse);

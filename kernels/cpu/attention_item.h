@@ -43,14 +43,14 @@ static void transpose_rows(const T* rows, int64_t stride, int count, int head_di
 // ---------------------------------------------------------------------------------------------------------- forward
 
 struct ForwardState {
-  alignas(64) float lanes[kMaxHeadDim * kLanes];                   // scale * log2(e) * q, transposed
-  alignas(64) float tile[kTileKeys * kLanes];                      // scores, then weights
-  alignas(64) float sums[kTileQueries * kMaxHeadDim];              // of weight * v
-  alignas(64) float maximum[kTileQueries];                         // of the scores so far
-  alignas(64) float weight[kTileQueries];                          // sum of weights so far
-  alignas(64) float shrink[kTileQueries];                          // what the sums so far are multiplied by
-  alignas(64) float keys[(kTileKeys + kSpareRows) * kMaxHeadDim];  // of one tile, where they are not packed beforehand
-  alignas(64) float values[kTileKeys * kMaxHeadDim];
+  alignas(64) float lanes[kMaxHeadDim * kLanes];                  // scale * log2(e) * q, transposed
+  alignas(64) float tile[kTileKeys * kLanes];                     // scores, then weights
+  alignas(64) float sums[kTileQueries * kMaxHeadDim];             // of weight * v
+  alignas(64) float maximum[kTileQueries];                        // of the scores so far
+  alignas(64) float weight[kTileQueries];                         // sum of weights so far
+  alignas(64) float shrink[kTileQueries];                         // what the sums so far are multiplied by
+  alignas(64) float keys[(kOwnRows + kSpareRows) * kMaxHeadDim];  // where they are not packed beforehand
+  alignas(64) float values[kOwnRows * kMaxHeadDim];
 };
 
 /// Scores to weights for one stripe; returns whether a maximum grew.
@@ -88,9 +88,9 @@ static void forward_tile(ForwardState& st, const ForwardWork& w, int queries, in
     cover_partial(bits, keys, c);
   else
     cover_full(queries, keys, c);
-  const float* v = w.v + key0 * dp;
+  const float* v = w.v + (key0 - w.key_base) * dp;
   if (w.k) {
-    scores(c, keys, w.head_dim, w.k + key0 * dp, dp, true, st.lanes, st.tile);
+    scores(c, keys, w.head_dim, w.k + (key0 - w.key_base) * dp, dp, true, st.lanes, st.tile);
   } else {
     if (w.k_rows.bf16) {
       pack(from_row(w.k_rows, key0), keys, w.head_dim, st.keys);
@@ -147,8 +147,7 @@ template <class T> static void write_rows(const ForwardState& st, const ForwardW
   }
 }
 
-static void forward_item(const ForwardWork& w) {
-  ForwardState st;
+static void forward_block(ForwardState& st, const ForwardWork& w) {
   const int64_t dp = padded(w.head_dim);
   const int query0 = w.lists.query_start[w.item.query_block];
   const int queries = w.lists.query_start[w.item.query_block + 1] - query0;
@@ -171,7 +170,7 @@ static void forward_item(const ForwardWork& w) {
     const TileRun& run = l.runs[r];
     for (int k = run.first; k < run.last; ++k, ++tile) {
       if (tile < w.item.first || tile >= w.item.last) continue;
-      if (w.k && k + 1 < run.last) fetch_keys(w, k + 1);
+      if (w.fetch && k + 1 < run.last) fetch_keys(w, k + 1);
       const bool full = run.kind == TileClass::full;
       forward_tile(st, w, queries, k, full ? nullptr : l.bits + l.patterns[run.pattern + k - run.first]);
     }
@@ -188,6 +187,41 @@ static void forward_item(const ForwardWork& w) {
   for (int i = 0; i < kTileQueries; ++i) {
     rest[i] = st.maximum[i];
     rest[kTileQueries + i] = st.weight[i];
+  }
+}
+
+static void forward_item(const ForwardWork& w) {
+  ForwardState st;
+  forward_block(st, w);
+}
+
+static void forward_own(const OwnForward& w) {
+  ForwardState st;
+  const TileLists& l = w.lists;
+  const int key0 = l.key_start[w.first_key], keys = l.key_start[w.last_key];
+  const int query0 = l.query_start[w.first_query], queries = l.query_start[w.last_query];
+  pack(from_row(w.k, key0), keys - key0, w.head_dim, st.keys);
+  pack(from_row(w.v, key0), keys - key0, w.head_dim, st.values);
+  if (w.ahead > 0) {
+    fetch_rows(w.k, key0, keys, w.ahead, w.head_dim);
+    fetch_rows(w.v, key0, keys, w.ahead, w.head_dim);
+  }
+  ForwardWork one;
+  one.lists = l;
+  one.head_dim = w.head_dim;
+  one.scale = w.scale;
+  one.k = st.keys;
+  one.v = st.values;
+  one.key_base = key0;
+  for (int head = 0; head < w.heads; ++head) {
+    one.q = from_head(w.q, head, w.head_dim);
+    one.out = from_head(w.out, head, w.head_dim);
+    one.lse = w.lse + head * w.lse_stride;
+    if (w.ahead > 0) fetch_rows(one.q, query0, queries, int64_t{w.ahead} * w.heads, w.head_dim);
+    for (int b = w.first_query; b < w.last_query; ++b) {
+      one.item = {b, 0, 0x7fffffff, -1, 0};
+      forward_block(st, one);
+    }
   }
 }
 
@@ -333,12 +367,19 @@ static void backward_own(const OwnWork& w) {
     pack(from_row(w.k, key0), keys, w.head_dim, k);
     pack(from_row(w.v, key0), keys, w.head_dim, v);
   }
+  if (w.ahead > 0) {
+    fetch_rows(w.k, key0, key0 + keys, w.ahead, w.head_dim);
+    fetch_rows(w.v, key0, key0 + keys, w.ahead, w.head_dim);
+  }
   for (int head = 0; head < w.heads && queries > 0; ++head) {
     const auto rows = [&](const RowsIn& all) { return from_row(from_head(all, head, w.head_dim), query0); };
     pack(rows(w.q), queries, w.head_dim, q);
     pack(rows(w.d_out), queries, w.head_dim, d_out);
     row_dots(rows(w.d_out), rows(w.out), queries, w.head_dim, delta);
     convert_lse(w.lse + head * w.lse_stride + query0, queries, lse);
+    if (w.ahead > 0)
+      for (const RowsIn& of : {w.q, w.d_out, w.out})
+        fetch_rows(from_head(of, head, w.head_dim), query0, query0 + queries, int64_t{w.ahead} * w.heads, w.head_dim);
     if (dq) clear(dq, queries * dp);
     BackwardWork one;
     one.lists = l;
@@ -365,6 +406,7 @@ static void backward_own(const OwnWork& w) {
   if (dv) unpack(dv, 1, 0, keys, w.head_dim, from_row(w.dv, key0));
 }
 
-static const AttentionTiles kTiles = {forward_item, backward_item, backward_own, pack, unpack, row_dots, convert_lse};
+static const AttentionTiles kTiles = {forward_item, forward_own, backward_item, backward_own,
+                                      pack,         unpack,      row_dots,      convert_lse};
 
 }  // namespace mmt::cpu::attention::MMT_SIMD_NAMESPACE

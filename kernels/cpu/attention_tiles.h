@@ -52,6 +52,8 @@ struct ForwardWork {
   RowsIn q;                  ///< this head, all query rows
   const float* k = nullptr;  ///< packed, this head, all key rows; null: `k_rows` and `v_rows` are read tile by tile
   const float* v = nullptr;
+  std::int64_t key_base = 0;  ///< the row where they begin
+  bool fetch = false;         ///< they may lie outside the nearest caches
   RowsIn k_rows;
   RowsIn v_rows;
   RowsOut out;               ///< this head, all query rows; used when the item is the only one of its block
@@ -59,6 +61,22 @@ struct ForwardWork {
   float* partial = nullptr;  ///< else: kTileQueries x (padded sums), then maximum (base 2) and weight of each row
 };
 constexpr std::int64_t partial_floats(std::int64_t head_dim) { return kTileQueries * (padded(head_dim) + 2); }
+
+/// Query blocks that see nothing but the keys of their own few blocks (BackwardItem::own), for all query heads of a kv
+/// head. All rows start at the first query head, or at the kv head.
+struct OwnForward {
+  TileLists lists;  ///< by query
+  int first_query = 0, last_query = 0;
+  int first_key = 0, last_key = 0;  ///< at most kOwnBlocks
+  int head_dim = 0;
+  int heads = 0;
+  float scale = 1;
+  RowsIn q, k, v;
+  RowsOut out;
+  float* lse = nullptr;
+  std::int64_t lse_stride = 0;
+  int ahead = 0;  ///< the kv head to fetch meanwhile, counted from this one; 0: none
+};
 
 /// The work of one item for one query head. The packed matrices begin at query row `query_base` and key row `key_base`.
 struct BackwardWork {
@@ -97,6 +115,7 @@ struct OwnWork {
   const float* lse = nullptr;  ///< natural, (heads, rows)
   std::int64_t lse_stride = 0;
   RowsOut dq, dk, dv;        ///< without data: not wanted
+  int ahead = 0;             ///< as OwnForward::ahead
   float* scratch = nullptr;  ///< this thread's, own_floats
 };
 constexpr std::int64_t own_floats(std::int64_t head_dim) {
@@ -105,6 +124,7 @@ constexpr std::int64_t own_floats(std::int64_t head_dim) {
 
 struct AttentionTiles {
   void (*forward)(const ForwardWork&) = nullptr;
+  void (*forward_own)(const OwnForward&) = nullptr;
   void (*backward)(const BackwardWork&) = nullptr;
   void (*backward_own)(const OwnWork&) = nullptr;
   /// rows x head_dim to rows x padded(head_dim), f32.
