@@ -103,6 +103,7 @@ struct Bf16ForwardState {
   alignas(64) uint32_t keys[(kOwnRows + kSpareKeys) * kMaxHeadDim / 2];  // where they are not packed beforehand
   alignas(64) uint32_t values[kOwnBlocks * kMaxHeadDim * kWordsOfKeys];
   alignas(64) float rows[16 * kMaxHeadDim];
+  Fetch fetch;
 };
 
 /// Scores to weights for one stripe. `factor` >= 0: from scores to powers of two.
@@ -181,7 +182,10 @@ static void forward_tile_bf16(Bf16ForwardState& st, const Bf16Forward& w, int qu
   if (!bits) {
     const int rows = (keys + kGroup - 1) / kGroup * kGroup;
     product<false>(rows, stripes, w.head_dim / 2, k, words, st.lanes, kLanes, st.tile, kLanes);
-    for (int s = 0; s < stripes; ++s) soften_bf16<false>(st, s, {0, keys}, bits, factor, w.head_dim);
+    for (int s = 0; s < stripes; ++s) {
+      fetch_some(st.fetch, kFetchRows);
+      soften_bf16<false>(st, s, {0, keys}, bits, factor, w.head_dim);
+    }
     product<true>(w.head_dim, stripes, (keys + 1) / 2, v, kWordsOfKeys, reinterpret_cast<uint32_t*>(st.tile), kLanes,
                   st.sums, kLanes);
     return;
@@ -191,6 +195,7 @@ static void forward_tile_bf16(Bf16ForwardState& st, const Bf16Forward& w, int qu
   for (int g = 0; g * kGroup < keys; ++g) {
     const Span s = c.stripes[g];
     if (s.first == s.last) continue;
+    fetch_some(st.fetch, kFetchRows);
     product<false>(kGroup, s.last - s.first, w.head_dim / 2, k + g * kGroup * words, words, st.lanes + 16 * s.first,
                    kLanes, st.tile + g * kGroup * kLanes + 16 * s.first, kLanes);
   }
@@ -286,10 +291,6 @@ static void forward_own_bf16(const OwnForward& w) {
   for (int b = w.first_key; b < w.last_key; ++b)
     pack_transposed(from_row(w.v, l.key_start[b]), l.key_start[b + 1] - l.key_start[b], w.head_dim,
                     st.values + (b - w.first_key) * dp * kWordsOfKeys);
-  if (w.ahead > 0) {
-    fetch_rows(w.k, key0, keys, w.ahead, w.head_dim);
-    fetch_rows(w.v, key0, keys, w.ahead, w.head_dim);
-  }
   Bf16Forward one;
   one.lists = l;
   one.head_dim = w.head_dim;
@@ -302,11 +303,16 @@ static void forward_own_bf16(const OwnForward& w) {
     one.q = from_head(w.q, head, w.head_dim);
     one.out = from_head(w.out, head, w.head_dim);
     one.lse = w.lse + head * w.lse_stride;
-    if (w.ahead > 0) fetch_rows(one.q, query0, queries, int64_t{w.ahead} * w.heads, w.head_dim);
+    if (w.ahead > 0) {
+      plan_fetch(st.fetch, one.q, query0, queries, int64_t{w.ahead} * w.heads, w.head_dim);
+      if (head == 0) plan_fetch(st.fetch, w.k, key0, keys, w.ahead, w.head_dim);
+      if (head == 0) plan_fetch(st.fetch, w.v, key0, keys, w.ahead, w.head_dim);
+    }
     for (int b = w.first_query; b < w.last_query; ++b) {
       one.item = {b, 0, 0x7fffffff, -1, 0};
       forward_block_bf16(st, one);
     }
+    fetch_rest(st.fetch);
   }
   end_products();
 }

@@ -15,10 +15,11 @@ using Cover = CoverOf<kGroup>;
 /// scores[key][query] = sum over d of rows[key][d] * lanes[d][query], where the cover needs it. `spare`: kSpareRows
 /// rows behind the last key may be read; their scores are not used.
 static void scores(const Cover& c, int keys, int head_dim, const float* rows, int64_t row_stride, bool spare,
-                   const float* lanes, float* out) {
+                   const float* lanes, float* out, Fetch& fetch) {
   for (int g = 0; g * kGroup < keys; ++g) {
     const Span s = c.stripes[g];
     if (s.first == s.last) continue;
+    fetch_some(fetch, kFetchRows);
     const int count = spare || keys - g * kGroup >= kGroup ? kGroup : keys - g * kGroup;
     product<false>(count, s.last - s.first, head_dim, rows + g * kGroup * row_stride, 1, row_stride,
                    lanes + 16 * s.first, kLanes, out + g * kGroup * kLanes + 16 * s.first, kLanes);
@@ -51,6 +52,7 @@ struct ForwardState {
   alignas(64) float shrink[kTileQueries];                         // what the sums so far are multiplied by
   alignas(64) float keys[(kOwnRows + kSpareRows) * kMaxHeadDim];  // where they are not packed beforehand
   alignas(64) float values[kOwnRows * kMaxHeadDim];
+  Fetch fetch;
 };
 
 /// Scores to weights for one stripe; returns whether a maximum grew.
@@ -90,14 +92,14 @@ static void forward_tile(ForwardState& st, const ForwardWork& w, int queries, in
     cover_full(queries, keys, c);
   const float* v = w.v + (key0 - w.key_base) * dp;
   if (w.k) {
-    scores(c, keys, w.head_dim, w.k + (key0 - w.key_base) * dp, dp, true, st.lanes, st.tile);
+    scores(c, keys, w.head_dim, w.k + (key0 - w.key_base) * dp, dp, true, st.lanes, st.tile, st.fetch);
   } else {
     if (w.k_rows.bf16) {
       pack(from_row(w.k_rows, key0), keys, w.head_dim, st.keys);
-      scores(c, keys, w.head_dim, st.keys, dp, true, st.lanes, st.tile);
+      scores(c, keys, w.head_dim, st.keys, dp, true, st.lanes, st.tile, st.fetch);
     } else {  // each key is read once: where it lies
       const RowsIn k = from_row(w.k_rows, key0);
-      scores(c, keys, w.head_dim, static_cast<const float*>(k.data), k.stride, false, st.lanes, st.tile);
+      scores(c, keys, w.head_dim, static_cast<const float*>(k.data), k.stride, false, st.lanes, st.tile, st.fetch);
     }
     pack(from_row(w.v_rows, key0), keys, w.head_dim, st.values);
     v = st.values;
@@ -202,10 +204,6 @@ static void forward_own(const OwnForward& w) {
   const int query0 = l.query_start[w.first_query], queries = l.query_start[w.last_query];
   pack(from_row(w.k, key0), keys - key0, w.head_dim, st.keys);
   pack(from_row(w.v, key0), keys - key0, w.head_dim, st.values);
-  if (w.ahead > 0) {
-    fetch_rows(w.k, key0, keys, w.ahead, w.head_dim);
-    fetch_rows(w.v, key0, keys, w.ahead, w.head_dim);
-  }
   ForwardWork one;
   one.lists = l;
   one.head_dim = w.head_dim;
@@ -217,11 +215,16 @@ static void forward_own(const OwnForward& w) {
     one.q = from_head(w.q, head, w.head_dim);
     one.out = from_head(w.out, head, w.head_dim);
     one.lse = w.lse + head * w.lse_stride;
-    if (w.ahead > 0) fetch_rows(one.q, query0, queries, int64_t{w.ahead} * w.heads, w.head_dim);
+    if (w.ahead > 0) {
+      plan_fetch(st.fetch, one.q, query0, queries, int64_t{w.ahead} * w.heads, w.head_dim);
+      if (head == 0) plan_fetch(st.fetch, w.k, key0, keys, w.ahead, w.head_dim);
+      if (head == 0) plan_fetch(st.fetch, w.v, key0, keys, w.ahead, w.head_dim);
+    }
     for (int b = w.first_query; b < w.last_query; ++b) {
       one.item = {b, 0, 0x7fffffff, -1, 0};
       forward_block(st, one);
     }
+    fetch_rest(st.fetch);
   }
 }
 
@@ -230,6 +233,7 @@ static void forward_own(const OwnForward& w) {
 struct BackwardState {
   alignas(64) float weights[kTileKeys * kLanes];    // p
   alignas(64) float gradients[kTileKeys * kLanes];  // of p, then of the score times scale
+  Fetch fetch;
 };
 
 /// One stripe: p from scores, and the gradient of the scores (times scale) from that of p.
@@ -269,8 +273,8 @@ static void backward_tile(BackwardState& st, const BackwardWork& w, int query_bl
     cover_partial(bits, keys, c);
   else
     cover_full(queries, keys, c);
-  scores(c, keys, w.head_dim, k, dp, true, q_lanes, st.weights);
-  scores(c, keys, w.head_dim, v, dp, true, d_out_lanes, st.gradients);
+  scores(c, keys, w.head_dim, k, dp, true, q_lanes, st.weights, st.fetch);
+  scores(c, keys, w.head_dim, v, dp, true, d_out_lanes, st.gradients, st.fetch);
   const F16 scale = set1(w.scale);
   for (int s = 0; s < (queries + 15) / 16; ++s) {
     const int64_t at = query0 - w.query_base + 16 * s;
@@ -286,6 +290,7 @@ static void backward_tile(BackwardState& st, const BackwardWork& w, int query_bl
   for (int g = 0; g * kGroup < keys; ++g) {
     const Span rows = rows_of_group(c, g, queries);
     if (rows.first >= rows.last) continue;
+    fetch_some(st.fetch, kFetchRows);
     const int count = keys - g * kGroup < kGroup ? keys - g * kGroup : kGroup;
     const int64_t from = g * kGroup * kLanes + rows.first, to = (key0 - w.key_base + g * kGroup) * dp;
     if (w.dv)
@@ -306,8 +311,7 @@ static void backward_tile(BackwardState& st, const BackwardWork& w, int query_bl
   }
 }
 
-static void backward_item(const BackwardWork& w) {
-  BackwardState st;
+static void backward_blocks(BackwardState& st, const BackwardWork& w) {
   const TileLists& l = w.lists;
   const int64_t dp = padded(w.head_dim);
   int first_block = 0x7fffffff, last_block = 0;
@@ -346,7 +350,13 @@ static void backward_item(const BackwardWork& w) {
   }
 }
 
+static void backward_item(const BackwardWork& w) {
+  BackwardState st;
+  backward_blocks(st, w);
+}
+
 static void backward_own(const OwnWork& w) {
+  BackwardState st;
   const TileLists& l = w.lists;
   const int64_t dp = padded(w.head_dim), matrix = (kOwnRows + kSpareRows) * dp;
   const int num_keys = w.item.last - w.item.first;
@@ -367,19 +377,18 @@ static void backward_own(const OwnWork& w) {
     pack(from_row(w.k, key0), keys, w.head_dim, k);
     pack(from_row(w.v, key0), keys, w.head_dim, v);
   }
-  if (w.ahead > 0) {
-    fetch_rows(w.k, key0, key0 + keys, w.ahead, w.head_dim);
-    fetch_rows(w.v, key0, key0 + keys, w.ahead, w.head_dim);
-  }
   for (int head = 0; head < w.heads && queries > 0; ++head) {
     const auto rows = [&](const RowsIn& all) { return from_row(from_head(all, head, w.head_dim), query0); };
     pack(rows(w.q), queries, w.head_dim, q);
     pack(rows(w.d_out), queries, w.head_dim, d_out);
     row_dots(rows(w.d_out), rows(w.out), queries, w.head_dim, delta);
     convert_lse(w.lse + head * w.lse_stride + query0, queries, lse);
-    if (w.ahead > 0)
+    if (w.ahead > 0) {
       for (const RowsIn& of : {w.q, w.d_out, w.out})
-        fetch_rows(from_head(of, head, w.head_dim), query0, query0 + queries, int64_t{w.ahead} * w.heads, w.head_dim);
+        plan_fetch(st.fetch, of, query0, query0 + queries, int64_t{w.ahead} * w.heads + head, w.head_dim);
+      if (head == 0)
+        for (const RowsIn& of : {w.k, w.v}) plan_fetch(st.fetch, of, key0, key0 + keys, w.ahead, w.head_dim);
+    }
     if (dq) clear(dq, queries * dp);
     BackwardWork one;
     one.lists = l;
@@ -399,7 +408,8 @@ static void backward_own(const OwnWork& w) {
     one.dk = dk;
     one.dv = dv;
     one.transposed = delta + kOwnRows;
-    backward_item(one);
+    backward_blocks(st, one);
+    fetch_rest(st.fetch);
     if (dq) unpack(dq, 1, 0, queries, w.head_dim, from_row(from_head(w.dq, head, w.head_dim), query0));
   }
   if (dk) unpack(dk, 1, 0, keys, w.head_dim, from_row(w.dk, key0));

@@ -82,14 +82,35 @@ static inline RowsOut from_head(const RowsOut& rows, int64_t head, int head_dim)
   return {static_cast<char*>(rows.data) + bytes, rows.stride, rows.bf16};
 }
 
-/// Asks for `features` columns of the rows [first, last), `head` heads on. They lie far apart, where the processor does
-/// not guess them.
-static inline void fetch_rows(const RowsIn& rows, int64_t first, int64_t last, int64_t head, int features) {
+/// Rows that will be wanted soon, to be asked for in small steps between products. They lie far apart, where the
+/// processor does not guess them, and more than it can wait for at a time.
+struct Fetch {
+  struct Part {
+    const char* row;
+    int64_t stride, bytes, rows;
+  } parts[5];
+  int used = 0, now = 0;
+};
+/// `features` columns of the rows [first, last), `head` heads on.
+static inline void plan_fetch(Fetch& f, const RowsIn& rows, int64_t first, int64_t last, int64_t head, int features) {
   const int64_t size = rows.bf16 ? 2 : 4;
-  const char* row = static_cast<const char*>(rows.data) + (first * rows.stride + head * features) * size;
-  for (int64_t i = first; i < last; ++i, row += rows.stride * size)
-    for (int64_t byte = 0; byte < features * size; byte += 64) __builtin_prefetch(row + byte, 0, 2);
+  f.parts[f.used++] = {static_cast<const char*>(rows.data) + (first * rows.stride + head * features) * size,
+                       rows.stride * size, features * size, last - first};
 }
+static inline void fetch_some(Fetch& f, int64_t rows) {
+  while (f.now < f.used && rows > 0) {
+    Fetch::Part& p = f.parts[f.now];
+    for (; p.rows > 0 && rows > 0; --p.rows, --rows, p.row += p.stride)
+      for (int64_t byte = 0; byte < p.bytes; byte += 64) __builtin_prefetch(p.row + byte, 0, 2);
+    f.now += p.rows == 0;
+  }
+}
+/// What is left, and none planned.
+static inline void fetch_rest(Fetch& f) {
+  fetch_some(f, int64_t{1} << 40);
+  f.used = f.now = 0;
+}
+inline constexpr int kFetchRows = 10;  // at a time
 
 static inline void clear(float* to, int64_t floats) {
   for (int64_t i = 0; i < floats; i += 16) store(to + i, zero());
