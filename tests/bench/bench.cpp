@@ -17,6 +17,19 @@ constexpr double kShortestSeconds = 2e-3;  // of one timing: below it the clock 
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+template <class F> double seconds_of(const F& call, int times) {
+  const double start = now();
+  for (int n = 0; n < times; ++n) call();
+  return std::max(now() - start, 1e-9) / times;
+}
+
+int calls_a_timing(double once) { return std::max(1, static_cast<int>(std::ceil(kShortestSeconds / once))); }
+
+Seconds summary(std::vector<double> seconds) {
+  std::ranges::sort(seconds);
+  return {seconds.front(), seconds[seconds.size() / 2]};
+}
+
 }  // namespace
 
 double unit_scale(const std::string& unit) {
@@ -27,19 +40,28 @@ double unit_scale(const std::string& unit) {
 
 Seconds Bench::time(const std::function<void()>& call) const {
   call();
-  double start = now();
-  call();
-  const double once = std::max(now() - start, 1e-9);
-  const int inner = std::max(1, static_cast<int>(std::ceil(kShortestSeconds / once)));
+  const double once = seconds_of(call, 1);
+  const int inner = calls_a_timing(once);
   std::vector<double> seconds;
   if (inner == 1) seconds.push_back(once);
-  while (std::ssize(seconds) < repeats_) {
-    start = now();
-    for (int n = 0; n < inner; ++n) call();
-    seconds.push_back((now() - start) / inner);
+  while (std::ssize(seconds) < repeats_) seconds.push_back(seconds_of(call, inner));
+  return summary(seconds);
+}
+
+void Bench::memory_rate(const std::string& name, double bytes, const std::function<void()>& call, Traffic traffic) {
+  constexpr double kMostTouched = 512 << 20;  // far beyond any cache
+  const double touched = traffic == Traffic::in_place ? bytes / 2 : bytes;
+  const MemoryPass pass(traffic, static_cast<std::int64_t>(std::min(touched, kMostTouched)));
+  call();
+  pass();
+  const int calls = calls_a_timing(seconds_of(call, 1)), passes = calls_a_timing(seconds_of(pass, 1));
+  std::vector<double> seconds, limit;
+  for (int i = 0; i < repeats_; ++i) {
+    seconds.push_back(seconds_of(call, calls));
+    limit.push_back(seconds_of(pass, passes));
   }
-  std::ranges::sort(seconds);
-  return {seconds.front(), seconds[seconds.size() / 2]};
+  rate(name, "GB/s", bytes, summary(seconds), traffic == Traffic::in_place ? "in-place beside it" : "copy beside it",
+       pass.moved() / summary(limit).best);
 }
 
 void Bench::rate(const std::string& name, const std::string& unit, double amount, Seconds seconds,

@@ -29,10 +29,20 @@ struct Limits {
   double in_place = 0.0;   ///< 256 MiB scaled where they are, read and written bytes counted
 };
 
-/// The last two by the same loops for any size, at the current number of OpenMP threads: what a working set in a cache
-/// is held against. `bytes` of memory are touched: both sides of the copy, or the one place that is read and written.
-double copy_rate(std::int64_t bytes);
-double in_place_rate(std::int64_t bytes);
+enum class Traffic : std::uint8_t { copy, in_place };
+
+/// Memory of its own, gone through once a call: copied to another place, or scaled where it is. What an op that moves
+/// bytes is held against. `touched` bytes: both sides of the copy, or the one place that is read and written.
+class MemoryPass {
+ public:
+  MemoryPass(Traffic traffic, std::int64_t touched);
+  void operator()() const;
+  double moved() const;  ///< bytes read and written by a call
+
+ private:
+  std::int64_t floats_;
+  OwnedTensor from_, to_;
+};
 
 /// One line of the output. Rates count per second; `higher_is_better` false: a size or a time.
 struct Row {
@@ -66,6 +76,9 @@ class Bench {
   /// A rate: `amount` of plain units a call.
   void rate(const std::string& name, const std::string& unit, double amount, Seconds seconds,
             const std::string& limit_name, double limit);
+  /// A rate of moving memory: `bytes` read and written a call. The limit is a MemoryPass of as much, timed in turns
+  /// with the calls: what memory gives changes from one second to the next where others share it.
+  void memory_rate(const std::string& name, double bytes, const std::function<void()>& call, Traffic traffic);
   /// Anything else, in the row's own unit.
   void add(Row row) { rows_.push_back(std::move(row)); }
 

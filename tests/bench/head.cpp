@@ -24,17 +24,15 @@ void measure_logits(Bench& bench, std::int64_t rows, std::int64_t vocabulary, DT
   const auto elements = static_cast<double>(rows * vocabulary);
   if (dtype == DType::f32) {
     // In place, so that the next call sees gradients: small numbers, and as much work.
-    bench.rate(alone, "GB/s", 4 * elements,
-               bench.time([&] { ops::cross_entropy(stream, loss, {}, logits, labels, weight); }), "copy",
-               bench.limits().copy);
-    bench.rate(both, "GB/s", 8 * elements,
-               bench.time([&] { ops::cross_entropy(stream, loss, logits, logits, labels, weight); }), "in-place",
-               bench.limits().in_place);
+    bench.memory_rate(
+        alone, 4 * elements, [&] { ops::cross_entropy(stream, loss, {}, logits, labels, weight); }, Traffic::copy);
+    bench.memory_rate(
+        both, 8 * elements, [&] { ops::cross_entropy(stream, loss, logits, logits, labels, weight); },
+        Traffic::in_place);
   } else {
     const OwnedTensor gradient(DType::bf16, {rows, vocabulary});
-    bench.rate(both, "GB/s", 6 * elements,
-               bench.time([&] { ops::cross_entropy(stream, loss, gradient, logits, labels, weight); }), "copy",
-               bench.limits().copy);
+    bench.memory_rate(
+        both, 6 * elements, [&] { ops::cross_entropy(stream, loss, gradient, logits, labels, weight); }, Traffic::copy);
   }
 }
 

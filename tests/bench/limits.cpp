@@ -143,9 +143,6 @@ template <class F> double best_over(double least, F&& f) {
   }
   return best;
 }
-/// Memory is shared with whoever else is on the machine: its best needs more tries than a cache's.
-double patience(std::int64_t bytes) { return bytes > std::int64_t{64} << 20 ? 0.4 : 0.03; }
-
 /// f(first, count) on disjoint parts of the floats.
 template <class F> void each_part(std::int64_t floats, F&& f) {
 #pragma omp parallel
@@ -175,26 +172,24 @@ std::map<int, Limits>& known_limits() {
 
 }  // namespace
 
-double copy_rate(std::int64_t bytes) {
-  const std::int64_t floats = std::max<std::int64_t>(16, bytes / 8 / 16 * 16);
-  const OwnedTensor from = filled(DType::f32, {floats}), to(DType::f32, {floats});
-  const bool wide = cpu_isa().level == Isa::avx512;
-  return 8.0 * static_cast<double>(floats) / best_over(patience(bytes), [&] {
-           each_part(floats, [&](std::int64_t first, std::int64_t count) {
-             (wide ? copy_avx512 : copy_plain)(to->as<float>() + first, from->as<float>() + first, count);
-           });
-         });
+MemoryPass::MemoryPass(Traffic traffic, std::int64_t touched)
+    : floats_(std::max<std::int64_t>(16, touched / (traffic == Traffic::copy ? 8 : 4) / 16 * 16)),
+      from_(filled(DType::f32, {floats_})) {
+  if (traffic == Traffic::copy) to_ = filled(DType::f32, {floats_});
 }
 
-double in_place_rate(std::int64_t bytes) {
-  const std::int64_t floats = std::max<std::int64_t>(16, bytes / 4 / 16 * 16);
-  const OwnedTensor x = filled(DType::f32, {floats});
+double MemoryPass::moved() const { return 8.0 * static_cast<double>(floats_); }
+
+void MemoryPass::operator()() const {
   const bool wide = cpu_isa().level == Isa::avx512;
-  return 8.0 * static_cast<double>(floats) / best_over(patience(bytes), [&] {
-           each_part(floats, [&](std::int64_t first, std::int64_t count) {
-             (wide ? scale_avx512 : scale_plain)(x->as<float>() + first, count);
-           });
-         });
+  float* const from = from_->as<float>();
+  float* const to = to_->defined() ? to_->as<float>() : nullptr;
+  each_part(floats_, [&](std::int64_t first, std::int64_t count) {
+    if (to == nullptr)
+      (wide ? scale_avx512 : scale_plain)(from + first, count);
+    else
+      (wide ? copy_avx512 : copy_plain)(to + first, from + first, count);
+  });
 }
 
 Limits measure_limits(int threads) {
@@ -209,8 +204,9 @@ Limits measure_limits(int threads) {
   const double flops = 2.0 * kSquare * kSquare * kSquare;
   l.gemm_f32 = flops / library_seconds(Layout::forward, DType::f32, kSquare, kSquare, kSquare);
   l.gemm_bf16 = flops / library_seconds(Layout::forward, DType::bf16, kSquare, kSquare, kSquare);
-  l.copy = copy_rate(std::int64_t{512} << 20);
-  l.in_place = in_place_rate(std::int64_t{256} << 20);
+  const MemoryPass copy(Traffic::copy, std::int64_t{512} << 20), in_place(Traffic::in_place, std::int64_t{256} << 20);
+  l.copy = copy.moved() / best_over(0.4, copy);
+  l.in_place = in_place.moved() / best_over(0.4, in_place);
   omp_set_num_threads(before);
   return l;
 }

@@ -20,18 +20,22 @@ void measure(Bench& bench, bool copy, bool zero, const std::string& name) {
   if (copy) compute = OwnedTensor(DType::bf16, {kParameters});
   ops::fill(stream, v, 1.0);
   const AdamwSpan span{w, m, v, g, compute};
-  const Seconds seconds = bench.time([&] {
-    ops::adamw_step(stream, {&span, 1}, {.lr = 1e-4, .weight_decay = 0.1, .updates = 10, .zero_grad = zero});
-  });
   const double bytes = 28.0 + (copy ? 2.0 : 0.0) + (zero ? 4.0 : 0.0);
-  bench.rate(name, "GB/s", bytes * static_cast<double>(kParameters), seconds, "in-place", bench.limits().in_place);
+  const AdamwStep options{.lr = 1e-4, .weight_decay = 0.1, .updates = 10, .zero_grad = zero};
+  bench.memory_rate(
+      name, bytes * static_cast<double>(kParameters),
+      [&] {
+        ops::adamw_step(stream, {&span, 1}, options);
+      },
+      Traffic::in_place);
 }
 
 void measure_norm(Bench& bench, const std::string& name) {
   const OwnedTensor g = filled(DType::f32, {kParameters});
   double sum = 0.0;
-  const Seconds seconds = bench.time([&] { ops::sum_of_squares(cpu_stream(), Tensor(&sum, DType::f64, {1}), g); });
-  bench.rate(name, "GB/s", 4.0 * static_cast<double>(kParameters), seconds, "copy", bench.limits().copy);
+  bench.memory_rate(
+      name, 4.0 * static_cast<double>(kParameters),
+      [&] { ops::sum_of_squares(cpu_stream(), Tensor(&sum, DType::f64, {1}), g); }, Traffic::copy);
 }
 
 }  // namespace

@@ -131,13 +131,8 @@ void measure(Bench& bench, const Op& op, const Place& p, DType dtype, const std:
   const double elements = static_cast<double>(p.rows * p.cols);
   const double bytes = elements * (op.moved * static_cast<double>(size_of(dtype)) + op.extra_element) +
                        op.extra * static_cast<double>(p.rows);
-  const bool large = p.name == kPlaces[0].name;
-  const auto touched = static_cast<std::int64_t>(op.in_place ? bytes / 2 : bytes);
-  const Limits& l = bench.limits();
-  const double limit =
-      op.in_place ? (large ? l.in_place : in_place_rate(touched)) : (large ? l.copy : copy_rate(touched));
-  bench.rate(name, "GB/s", bytes, bench.time([&] { op.call(f); }),
-             fmt::format("{}{}", op.in_place ? "in-place" : "copy", large ? "" : " of this size"), limit);
+  bench.memory_rate(
+      name, bytes, [&] { op.call(f); }, op.in_place ? Traffic::in_place : Traffic::copy);
 }
 
 }  // namespace

@@ -46,11 +46,10 @@ void measure_conv(Bench& bench, const Conv& c, DType dtype, const std::vector<st
   bench.rate(names[1], "GF/s", first ? flops : 2 * flops, backward, peak, limit);
   const auto size = static_cast<double>(size_of(dtype));
   const double bytes = size * static_cast<double>(c.rows * c.in + rows * width);
-  const double copy = copy_rate(static_cast<std::int64_t>(bytes));
-  bench.rate(names[2], "GB/s", bytes, bench.time([&] { ops::im2col(stream, columns, x, clips, c.stride); }),
-             "copy of this size", copy);
-  bench.rate(names[3], "GB/s", bytes, bench.time([&] { ops::col2im(stream, dx, columns, clips, c.stride); }),
-             "copy of this size", copy);
+  bench.memory_rate(
+      names[2], bytes, [&] { ops::im2col(stream, columns, x, clips, c.stride); }, Traffic::copy);
+  bench.memory_rate(
+      names[3], bytes, [&] { ops::col2im(stream, dx, columns, clips, c.stride); }, Traffic::copy);
 }
 
 void measure_patches(Bench& bench, DType dtype, const std::vector<std::string>& names) {
