@@ -1,5 +1,6 @@
 #include "kernels/backend.h"
 
+#include "kernels/cpu/onednn.h"
 #include "kernels/cpu/tables.h"
 
 #include "core/error.h"
@@ -65,6 +66,15 @@ const KernelTable& cpu_kernels(Isa level) {
 const KernelTable& cpu_kernels() {
   static const KernelTable& table = cpu_kernels(cpu_isa().level);
   return table;
+}
+
+std::vector<std::pair<std::string, std::string>> describe_cpu_kernels() {
+  const CpuIsa& isa = cpu_isa();
+  return {{"matrix products",
+           fmt::format("oneDNN {}, bf16 {}", cpu::onednn::version(), isa.avx512bf16 ? "native" : "widened to f32")},
+          {"attention in bf16", isa.amx          ? "AMX tiles"
+                                : isa.avx512bf16 ? "pairs (vdpbf16ps)"
+                                                 : "widened to f32"}};
 }
 
 Stream cpu_stream() { return {.device = {}, .kernels = &cpu_kernels(), .handle = nullptr}; }

@@ -19,6 +19,10 @@
 
 #include "core/stream.h"
 
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace mmt {
 
 struct KernelTable {
@@ -44,6 +48,9 @@ const KernelTable& reference_kernels();
 const KernelTable& cpu_kernels();
 /// The same at a lower level, for tests that compare levels; throws std::logic_error when it is not available.
 const KernelTable& cpu_kernels(Isa level);
+
+/// What this process's CPU kernels are made of, for `mmtrain env`: ("matrix products", "oneDNN 2.6.3, bf16 native").
+std::vector<std::pair<std::string, std::string>> describe_cpu_kernels();
 
 Stream cpu_stream();
 Stream reference_stream();

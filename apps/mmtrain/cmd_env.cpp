@@ -2,7 +2,7 @@
 #include "apps/mmtrain/job.h"
 #include "core/files.h"
 #include "core/metrics/metrics.h"
-#include "kernels/cpu/isa.h"
+#include "kernels/backend.h"
 
 #include <omp.h>
 #include <unistd.h>
@@ -32,6 +32,8 @@ int run_env(Job& job, const Arguments& a) {
       {"device", "cpu (this build has no GPU backend)"},
       {"/dev/shm", fmt::format("{} of {} free", format_value(static_cast<double>(shm.available), Unit::bytes),
                                format_value(static_cast<double>(shm.total), Unit::bytes))}};
+  const auto kernels = describe_cpu_kernels();
+  rows.insert(rows.begin() + 3, kernels.begin(), kernels.end());
   for (const char* name :
        {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMPI_MCA_mpi_yield_when_idle", "OMPI_COMM_WORLD_SIZE",
         "SLURM_JOB_ID", "SLURM_NTASKS", "MMTRAIN_ISA", "MMTRAIN_NODES", "MMTRAIN_SHARED_MEMORY", "MMTRAIN_COMM_TIMEOUT",

@@ -247,4 +247,9 @@ void pack(DType dtype, std::int64_t k, std::int64_t n, void* packed, const void*
 
 std::int64_t kept_primitives() { return kept().size(); }
 
+std::string version() {
+  const dnnl_version_t* v = dnnl_version();
+  return fmt::format("{}.{}.{}", v->major, v->minor, v->patch);
+}
+
 }  // namespace mmt::cpu::onednn

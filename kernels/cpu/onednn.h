@@ -4,6 +4,7 @@
 #include "core/tensor.h"
 
 #include <cstdint>
+#include <string>
 
 namespace mmt::cpu::onednn {
 
@@ -44,6 +45,8 @@ struct Product {
 std::int64_t packed_bytes(DType dtype, std::int64_t k, std::int64_t n);
 void pack(DType dtype, std::int64_t k, std::int64_t n, void* packed, const void* b, std::int64_t ldb,
           bool b_transposed);
+
+std::string version();  ///< "2.6.3": of the library that is loaded
 
 /// Primitives that the calling thread keeps, and how many it may: for tests.
 std::int64_t kept_primitives();

@@ -50,6 +50,11 @@ TEST_CASE("env describes the machine once for all ranks") {
   const json alone = require_json(run_binary(folder.path(), {"env", "--json"}));
   CHECK(alone.at("ranks") == "1");
   CHECK(alone.at("OMP_NUM_THREADS") == "1");
+  const json least =
+      require_json(run_binary(folder.path(), {"env", "--json"}, {.environment = {{"MMTRAIN_ISA", "portable"}}}));
+  CHECK(least.at("instruction set") == "portable");
+  CHECK(least.at("attention in bf16") == "widened to f32");
+  CHECK(least.at("matrix products").get<std::string>().find("oneDNN 2.") == 0);
   const json two = require_json(run_binary(folder.path(), {"env", "--json"}, {.ranks = 2}));
   CHECK(two.at("ranks") == "2");
   CHECK(two.at("instruction set") == alone.at("instruction set"));
