@@ -95,10 +95,10 @@ void linear_cross_entropy(const Stream& stream, Arena& scratch, const Tensor& lo
     const auto chunk = [&](const Tensor& t) { return t.defined() ? t.row_range(first, count) : Tensor{}; };
     const Tensor logits = logits_buffer.row_range(0, count).col_range(0, vocabulary);
     const Tensor dlogits = backward ? gradient_buffer.row_range(0, count).col_range(0, vocabulary) : Tensor{};
-    gemm(stream, Transpose::no, Transpose::yes, logits, chunk(x), w);
+    gemm(stream, Transpose::no, Transpose::yes, logits, chunk(x), w, {.packed = in.packed_forward});
     if (predicted.defined()) argmax_rows(stream, chunk(predicted), logits);
     cross_entropy(stream, chunk(loss), dlogits, logits, chunk(in.labels), chunk(in.weight));
-    if (dx.defined()) gemm(stream, Transpose::no, Transpose::no, chunk(dx), dlogits, w);
+    if (dx.defined()) gemm(stream, Transpose::no, Transpose::no, chunk(dx), dlogits, w, {.packed = in.packed_input});
     if (dw.defined())
       gemm(stream, Transpose::yes, Transpose::no, dw, dlogits, chunk(x),
            {.accumulate = first == 0 ? accumulate : Accumulate::add, .bias = {}});

@@ -32,6 +32,7 @@ struct LinearCrossEntropy {
   Tensor labels;             ///< (S) i32
   Tensor weight;             ///< (S), master dtype: weight of the row's loss with the backward's seed (1 / W_k)
   std::int64_t chunk = 512;  ///< rows whose logits exist at a time
+  Tensor packed_forward{}, packed_input{};  ///< w packed for x w^T and for dlogits w (gemm.h), or absent
 };
 
 namespace ops {

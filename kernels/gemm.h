@@ -18,7 +18,7 @@ struct GemmOptions {
 struct GemmTable {
   void (*gemm)(const Stream&, Transpose ta, Transpose tb, const Tensor& c, const Tensor& a, const Tensor& b,
                const GemmOptions& options) = nullptr;
-  std::int64_t (*packed_bytes)(const Stream&, DType, std::int64_t k, std::int64_t n) = nullptr;
+  std::int64_t (*packed_bytes)(const Stream&, DType, Transpose tb, std::int64_t k, std::int64_t n) = nullptr;
   void (*pack)(const Stream&, const Tensor& packed, Transpose tb, const Tensor& b) = nullptr;
 };
 
@@ -34,9 +34,9 @@ void gemm(const Stream& stream, Transpose ta, Transpose tb, const Tensor& c, con
           const GemmOptions& options = {});
 
 /// A matrix that many products read and nothing changes (a frozen weight) may be kept in the backend's own layout
-/// besides: op(b) is (k, n). 0 where the backend has none for this shape, dtype or machine: then there is nothing to
-/// pack. Values of op(b) keep their bits in it; the layout is good for this process alone.
-std::int64_t packed_bytes(const Stream& stream, DType dtype, std::int64_t k, std::int64_t n);
+/// besides: op(b) is (k, n). 0 where the backend has none for this shape, dtype or machine, or gains nothing by it:
+/// then there is nothing to pack. Values of op(b) keep their bits in it; the layout is good for this process alone.
+std::int64_t packed_bytes(const Stream& stream, DType dtype, Transpose tb, std::int64_t k, std::int64_t n);
 /// packed: u8, packed_bytes() of them, 64-byte aligned.
 void pack(const Stream& stream, const Tensor& packed, Transpose tb, const Tensor& b);
 

@@ -4,20 +4,21 @@
 
 namespace mmt::ops {
 
-void linear_forward(const Stream& stream, const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& b) {
-  gemm(stream, Transpose::no, Transpose::yes, y, x, w, {.accumulate = Accumulate::overwrite, .bias = b});
+void linear_forward(const Stream& stream, const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& b,
+                    const Tensor& packed) {
+  gemm(stream, Transpose::no, Transpose::yes, y, x, w, {.bias = b, .packed = packed});
 }
 
 void linear_activation_forward(const Stream& stream, const Tensor& y, const Tensor& pre, const Tensor& x,
-                               const Tensor& w, const Tensor& b, Activation activation) {
+                               const Tensor& w, const Tensor& b, Activation activation, const Tensor& packed) {
   const Tensor& z = pre.defined() ? pre : y;
-  linear_forward(stream, z, x, w, b);
+  linear_forward(stream, z, x, w, b, packed);
   activation_forward(stream, y, z, activation);
 }
 
 void linear_backward_input(const Stream& stream, const Tensor& dx, const Tensor& dy, const Tensor& w,
-                           Accumulate accumulate) {
-  gemm(stream, Transpose::no, Transpose::no, dx, dy, w, {.accumulate = accumulate, .bias = {}});
+                           Accumulate accumulate, const Tensor& packed) {
+  gemm(stream, Transpose::no, Transpose::no, dx, dy, w, {.accumulate = accumulate, .packed = packed});
 }
 
 void linear_backward_weight(const Stream& stream, const Tensor& dw, const Tensor& dy, const Tensor& x,

@@ -21,6 +21,8 @@ HeadUnit::HeadUnit(const UnitPlanner::Setting& setting, const HeadOptions& o, bo
   norm_ = Norm(planner, norm, input_needs_grad);
   ParamSpec spec{.name = o.head + ".weight", .shape = {vocabulary_, hidden_}, .init = {.scale = o.init_scale}};
   if (planner.tp() > 1) spec.replica_over = {{Axis::tp, 0}};
+  spec.forward_product = true;
+  spec.input_product = norm_.output_needs_grad();
   head_ = planner.param(std::move(spec));
   head_trains_ = planner.trains(head_);
 
@@ -80,8 +82,13 @@ void HeadUnit::train(Ctx& ctx, const Tensor& x, Saved& saved, bool again) const 
     d = ctx.scratch->take(x.dtype, {count, hidden_});
   run::GradTarget dw;
   if (head_trains_ && !again) dw = ctx.grad(head_);
-  const LinearCrossEntropy in{
-      .x = normed, .w = ctx.weight(head_), .labels = rows.labels, .weight = seed.reshape({count}), .chunk = chunk_};
+  const LinearCrossEntropy in{.x = normed,
+                              .w = ctx.weight(head_),
+                              .labels = rows.labels,
+                              .weight = seed.reshape({count}),
+                              .chunk = chunk_,
+                              .packed_forward = ctx.packed(head_, Transpose::yes),
+                              .packed_input = ctx.packed(head_, Transpose::no)};
   ops::linear_cross_entropy(ctx.stream, *ctx.scratch, again ? ctx.scratch->take(master, {count}) : store_loss(ctx), {},
                             d, dw.view, in, dw.mode);
   if (norm_.trains() && !again) norm_.backward_weight_now(ctx, saved, d, gathered);
@@ -95,8 +102,12 @@ void HeadUnit::evaluate(Ctx& ctx, const Tensor& x, Saved& saved) const {
   const Tensor gathered = saved[gathered_], normed = saved[normed_], loss = store_loss(ctx);
   ops::gather_rows(ctx.stream, gathered, x, rows.supervised_rows);
   norm_.forward(ctx, saved, normed, gathered);
-  const LinearCrossEntropy in{
-      .x = normed, .w = ctx.weight(head_), .labels = rows.labels, .weight = {}, .chunk = chunk_};
+  const LinearCrossEntropy in{.x = normed,
+                              .w = ctx.weight(head_),
+                              .labels = rows.labels,
+                              .weight = {},
+                              .chunk = chunk_,
+                              .packed_forward = ctx.packed(head_, Transpose::yes)};
   if (ctx.logits == nullptr) {
     ops::linear_cross_entropy(ctx.stream, *ctx.scratch, loss, rows.predicted, {}, {}, in);
     return;
@@ -106,7 +117,7 @@ void HeadUnit::evaluate(Ctx& ctx, const Tensor& x, Saved& saved) const {
     const std::int64_t n = std::min(chunk_, count - first);
     const auto part = [&](const Tensor& t) { return t.row_range(first, n); };
     const Tensor logits = ctx.scratch->take(master, {n, vocabulary_});
-    ops::linear_forward(ctx.stream, logits, part(normed), in.w);
+    ops::linear_forward(ctx.stream, logits, part(normed), in.w, {}, in.packed_forward);
     ops::cross_entropy(ctx.stream, part(loss), {}, logits, part(rows.labels), {});
     if (rows.predicted.defined()) ops::argmax_rows(ctx.stream, part(rows.predicted), logits);
     (*ctx.logits)(first, logits);

@@ -46,6 +46,8 @@ LinearLayer::LinearLayer(UnitPlanner& planner, const LinearOptions& options, boo
       break;
   }
 
+  weight.forward_product = true;
+  weight.input_product = input_needs_grad;
   weight_ = planner.param(std::move(weight));
   weight_trains_ = planner.trains(weight_);
   if (options.bias) {
@@ -65,14 +67,15 @@ void LinearLayer::forward(Ctx& ctx, const Tensor& y, const Tensor& x) const {
   const Tensor partial = sum_.begin(ctx, y);
   // One rank adds the bias, before the sum, so that the result is rounded once.
   const bool with_bias = bias_ != kNone && (!sum_.active() || first_rank_);
-  ops::linear_forward(ctx.stream, partial, x, weight(ctx), with_bias ? ctx.weight(bias_) : Tensor{});
+  ops::linear_forward(ctx.stream, partial, x, weight(ctx), with_bias ? ctx.weight(bias_) : Tensor{},
+                      ctx.packed(weight_, Transpose::yes));
   sum_.end(ctx, partial, y);
 }
 
 void LinearLayer::forward(Ctx& ctx, const Tensor& y, const Tensor& pre, const Tensor& x, Activation activation) const {
   MMT_CHECK(!sum_.active(), "an activation of a partial sum");
   ops::linear_activation_forward(ctx.stream, y, pre, x, weight(ctx), bias_ != kNone ? ctx.weight(bias_) : Tensor{},
-                                 activation);
+                                 activation, ctx.packed(weight_, Transpose::yes));
 }
 
 void LinearLayer::backward_input(Ctx& ctx, Saved& saved, const Tensor& dx, const Tensor& dy,
@@ -81,7 +84,7 @@ void LinearLayer::backward_input(Ctx& ctx, Saved& saved, const Tensor& dx, const
     ops::linear_backward_bias(ctx.stream, saved[bias_grad_].reshape({out_}), dy, Accumulate::overwrite);
   if (dx.defined()) {
     MMT_CHECK(input_needs_grad_, "an input gradient that was not planned");
-    ops::gemm(ctx.stream, Transpose::no, Transpose::no, dx, dy, weight(ctx), {.accumulate = accumulate, .bias = {}});
+    ops::linear_backward_input(ctx.stream, dx, dy, weight(ctx), accumulate, ctx.packed(weight_, Transpose::no));
   }
 }
 

@@ -155,7 +155,7 @@ void refresh_compute(run::ParameterStore& store, const Stream& stream) {
   for (run::ParamState& p : store.params()) {
     if (p.compute.data != p.master.data) ops::copy(stream, p.compute, p.master);
   }
-  store.weights_changed();
+  store.weights_loaded();
 }
 
 void initialize_model(Model& model, std::uint64_t seed, const Stream& stream) {

@@ -22,7 +22,7 @@ constexpr std::int64_t kBlockRows = 256;           // enough for the packing of 
 constexpr std::int64_t kBlockFloats = 256 * 1024;  // of f32 results at a time and thread
 
 // Products under this many multiplications are over before a primitive for a new shape is made.
-constexpr std::int64_t kPrimitiveWork = 50'000'000, kPackedWork = 5'000'000;
+constexpr std::int64_t kPrimitiveWork = 100'000'000;
 constexpr std::int64_t kPrimitiveRows = 32;  // with fewer the gemm reads b in place, the primitive rearranges it
 // Up to these sizes the gemm shares a forward product's work badly among the threads.
 constexpr std::int64_t kFewRows = 512, kMiddlingRows = 2048, kMiddlingColumns = 2048;
@@ -122,7 +122,7 @@ int run(const Tensor& c, std::int64_t k, Operand<T> a, Operand<T> b, const GemmO
 
 /// Whether the primitive is the faster way for (m, n) = (m, k) * (k, n) with b as it is stored.
 bool prefers_primitive(DType in, DType out, Transpose tb, std::int64_t m, std::int64_t n, std::int64_t k) {
-  if (m < kPrimitiveRows || m * n * k < kPrimitiveWork) return false;
+  if (m < kPrimitiveRows) return false;
   if (out == DType::bf16) return k < kLongSum;
   if (tb == Transpose::no) return in == DType::bf16 && m <= kFewRows;
   return m <= kFewRows || (m <= kMiddlingRows && n <= kMiddlingColumns);
@@ -132,7 +132,8 @@ bool by_primitive(Transpose ta, Transpose tb, const Tensor& c, const Tensor& a, 
                   const GemmOptions& options) {
   if (ta == Transpose::yes) return false;
   const std::int64_t m = c.rows(), n = c.cols(), k = a.cols();
-  const bool packed = options.packed.defined() && m * n * k >= kPackedWork;
+  if (m * n * k < kPrimitiveWork) return false;
+  const bool packed = options.packed.defined();
   if (!packed && !prefers_primitive(a.dtype, c.dtype, tb, m, n, k)) return false;
   return onednn::matmul({.m = m,
                          .n = n,
@@ -170,8 +171,9 @@ template <Isa kLevel> void gemm(const Stream& stream, Transpose ta, Transpose tb
   check_status(status, c, a, b);
 }
 
-std::int64_t packed_bytes(const Stream&, DType dtype, std::int64_t k, std::int64_t n) {
-  return onednn::packed_bytes(dtype, k, n);
+std::int64_t packed_bytes(const Stream&, DType dtype, Transpose tb, std::int64_t k, std::int64_t n) {
+  // sgemm is as fast with b as it is stored when that is not transposed.
+  return dtype == DType::f32 && tb == Transpose::no ? 0 : onednn::packed_bytes(dtype, k, n);
 }
 
 void pack(const Stream&, const Tensor& packed, Transpose tb, const Tensor& b) {

@@ -17,7 +17,7 @@
 #include "core/mask/tiles.h"
 #include "core/stream.h"
 #include "core/tensor.h"
-#include "kernels/accumulate.h"
+#include "kernels/gemm.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/plan/cost.h"
 #include "parallel/plan/mesh.h"
@@ -88,6 +88,9 @@ struct ParamSpec {
   std::vector<AxisGroup> partial_over{};
   /// Axes over which the parameter is a copy with an already complete gradient.
   std::vector<AxisGroup> replica_over{};
+  /// Products that read the whole box as a matrix w (first dim, the others): x w^T and dy w. A store may keep w packed
+  /// for them where it is frozen (kernels/gemm.h).
+  bool forward_product = false, input_product = false;
 };
 std::string canonical_name(const ParamSpec& spec);  ///< "<module>/<name>"
 
@@ -252,6 +255,8 @@ class UnitParameters {
  public:
   virtual ~UnitParameters() = default;
   virtual Tensor weight(ParamId id) = 0;
+  /// The weight packed for x w^T (yes) or dy w (no); absent where the store keeps none.
+  virtual Tensor packed(ParamId, Transpose) { return {}; }
   /// The store knows whether the gradient was written since its last reduction; asking counts as writing.
   virtual GradTarget grad(ParamId id) = 0;
 };
@@ -278,6 +283,7 @@ struct Ctx {
   const std::function<void(std::int64_t first, const Tensor& logits)>* logits = nullptr;
 
   Tensor weight(ParamId id) const { return params->weight(id); }
+  Tensor packed(ParamId id, Transpose transpose) const { return params->packed(id, transpose); }
   GradTarget grad(ParamId id) const { return params->grad(id); }
   comm::Communicator& comm(Axis axis) const;
 };

@@ -2,9 +2,11 @@
 
 #include "core/philox.h"
 #include "kernels/elementwise.h"
+#include "kernels/gemm.h"
 #include "parallel/run/buckets.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 
@@ -131,6 +133,7 @@ class ReplicatedStore final : public ParameterStore {
       p.master = masters_.take(master_of(p.spec->dtype), {p.owned_count});
       p.compute = p.spec->dtype == p.master.dtype ? p.master : computes_.take(p.spec->dtype, {p.owned_count});
     }
+    if (options.pack_frozen) plan_packing(first_use);
     make_buckets(stage.module, options.bucket_bytes);
     for (std::size_t u = 0; u < stage.units.size(); ++u) units_.push_back({*this, u});
   }
@@ -149,10 +152,24 @@ class ReplicatedStore final : public ParameterStore {
   int num_buckets() const override { return buckets_ ? buckets_->num_buckets() : 0; }
   void reduce(int bucket) override { buckets_->reduce(bucket); }
   void weights_changed() override {}
+  void weights_loaded() override {
+    for (const Packed& p : packed_) {
+      const ParamState& param = params_[p.param];
+      ops::pack(stream_, p.memory, p.transpose, as_matrix(param));
+    }
+    packed_valid_ = !packed_.empty();
+  }
+  std::int64_t packed_bytes() const override { return static_cast<std::int64_t>(packed_memory_.capacity()); }
 
  private:
   struct Access final : UnitParameters {
     Access(ReplicatedStore& s, std::size_t u) : store(s), unit(u) {}
+    Tensor packed(ParamId id, Transpose transpose) override {
+      if (!store.packed_valid_) return {};
+      const std::size_t at = store.places_[unit][static_cast<std::size_t>(id)];
+      const int place = store.packed_places_[at][transpose == Transpose::yes ? 1 : 0];
+      return place < 0 ? Tensor() : store.packed_[static_cast<std::size_t>(place)].memory;
+    }
     Tensor weight(ParamId id) override {
       const ParamState& p = store.param(unit, id);
       return shaped(p.compute, *p.spec);
@@ -171,6 +188,40 @@ class ReplicatedStore final : public ParameterStore {
 
   const ParamState& param(std::size_t unit, ParamId id) const {
     return params_[places_[unit][static_cast<std::size_t>(id)]];
+  }
+
+  static Tensor as_matrix(const ParamState& p) {
+    return p.compute.reshape({p.spec->box.shape[0], p.owned_count / p.spec->box.shape[0]});
+  }
+
+  /// Which frozen matrices are packed, for which products; tied uses share one packed form. It is filled, and read from
+  /// then on, when weights have been loaded.
+  void plan_packing(const std::map<std::string, std::size_t>& first_use) {
+    packed_places_.assign(params_.size(), {-1, -1});
+    std::vector<std::int64_t> bytes;
+    std::size_t memory = 0;
+    for (std::size_t i = 0; i < params_.size(); ++i) {
+      const ParamSpec& spec = *params_[i].spec;
+      const std::size_t first = first_use.at(canonical_name(spec));
+      for (const Transpose t : {Transpose::no, Transpose::yes}) {
+        const bool forward = t == Transpose::yes;
+        if (spec.trainable || !(forward ? spec.forward_product : spec.input_product) || params_[i].owned_count == 0)
+          continue;
+        const std::int64_t out = spec.box.shape[0], in = params_[i].owned_count / out;
+        const std::int64_t size = ops::packed_bytes(stream_, spec.dtype, t, forward ? in : out, forward ? out : in);
+        if (size == 0) continue;
+        int& place = packed_places_[first][forward ? 1 : 0];
+        if (place < 0) {
+          place = static_cast<int>(packed_.size());
+          packed_.push_back({first, t, {}});
+          bytes.push_back(size);
+          memory += Arena::footprint(static_cast<std::size_t>(size));
+        }
+        packed_places_[i][forward ? 1 : 0] = place;
+      }
+    }
+    packed_memory_ = Arena("packed frozen weights", memory);
+    for (std::size_t k = 0; k < packed_.size(); ++k) packed_[k].memory = packed_memory_.take(DType::u8, {bytes[k]});
   }
 
   /// In the order in which the backward completes them: last unit first.
@@ -195,7 +246,16 @@ class ReplicatedStore final : public ParameterStore {
   std::vector<ParamState> params_;
   std::vector<std::vector<std::size_t>> places_;
   std::vector<char> written_;
-  Arena masters_, computes_;
+  Arena masters_, computes_, packed_memory_;
+  /// A frozen matrix packed for one product.
+  struct Packed {
+    std::size_t param;
+    Transpose transpose;
+    Tensor memory;
+  };
+  std::vector<Packed> packed_;
+  std::vector<std::array<int, 2>> packed_places_;  ///< by parameter: for dy w, for x w^T; -1: none
+  bool packed_valid_ = false;
   std::unique_ptr<GradientBuckets> buckets_;
   std::vector<Access> units_;
 };
@@ -291,6 +351,8 @@ class ShardedStore final : public ParameterStore {
   int num_buckets() const override { return 0; }
   void reduce(int) override {}
   void weights_changed() override {}
+  void weights_loaded() override {}
+  std::int64_t packed_bytes() const override { return 0; }
 
  private:
   struct Access final : UnitParameters {

@@ -46,8 +46,12 @@ class ParameterStore {
   /// Sums a bucket of gradients over the data lanes. Buckets are the same on every lane.
   virtual int num_buckets() const = 0;
   virtual void reduce(int bucket) = 0;
-  /// Call after the optimizer changed `master` and `compute`.
+  /// Call after the optimizer changed `master` and `compute` of what trains.
   virtual void weights_changed() = 0;
+  /// Call after anything else wrote them (a start, a checkpoint): frozen matrices are packed again.
+  virtual void weights_loaded() = 0;
+  /// What packed frozen matrices take beside `master` and `compute`.
+  virtual std::int64_t packed_bytes() const = 0;
 };
 
 /// Fills a parameter's box by its Init: value = f(seed, canonical name, global element index), whatever the layout.
@@ -55,6 +59,8 @@ void initialize(const ParamSpec& spec, std::uint64_t seed, std::int64_t owned_fi
 
 struct StoreOptions {
   std::int64_t bucket_bytes = std::int64_t{32} << 20;
+  /// Frozen matrices are kept a second time in the layout of the backend's products, where it has one.
+  bool pack_frozen = true;
 };
 
 /// Collective. Every data lane keeps everything; `data` sums gradients over the lanes (null: one lane).

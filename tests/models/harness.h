@@ -7,6 +7,7 @@
 
 #include "parallel/run/rows.h"
 #include "parallel/run/stage.h"
+#include "parallel/run/store.h"
 
 #include <functional>
 #include <map>
@@ -88,6 +89,7 @@ struct RunOptions {
   run::KvCache* cache = nullptr;  ///< by unit, when set
   Tensor cache_rows;
   const std::function<void(std::int64_t, const Tensor&)>* logits = nullptr;
+  run::ParameterStore* store = nullptr;  ///< weights and gradients come from here, when set
   /// Fills one saved tensor with NaN as soon as it is saved: by unit and the tensor's name, "in <port>" or "d_out".
   /// Where no gradient turns NaN, it was kept for nothing.
   int spoil_unit = -1;

@@ -78,7 +78,7 @@ run::Ctx StageRun::ctx(std::size_t u, Phase, Arena& scratch) {
   run::Ctx c;
   c.stream = options_.stream;
   c.rows = &memory_.rows();
-  c.params = &params_.unit(u);
+  c.params = options_.store != nullptr ? &options_.store->unit(static_cast<int>(u)) : &params_.unit(u);
   c.scratch = &scratch;
   c.comms = options_.comms;
   c.mode = options_.mode;
