@@ -89,10 +89,10 @@ TEST_CASE("bench lists its rows by name") {
 }
 
 TEST_CASE("bench writes a JSON object a row") {
-  const std::vector<std::string> arguments = {"^gather/rows/cache/f32$", "^reduction/64MiB/2ranks$", "--json",
-                                              "--repeat", "1"};
-  std::set<std::string> names = {"limit/fma/f32/1t", "limit/dot/bf16/1t", "limit/gemm/f32/1t",    "limit/gemm/bf16/1t",
-                                 "limit/copy/1t",    "limit/in-place/1t", "gather/rows/cache/f32"};
+  const std::vector<std::string> arguments = {
+      "^gather/rows/cache/f32$", "^reduction/64MiB/2ranks$", "--json", "--threads", "2", "--repeat", "1"};
+  std::set<std::string> names = {"limit/fma/f32/2t", "limit/dot/bf16/2t", "limit/gemm/f32/2t",    "limit/gemm/bf16/2t",
+                                 "limit/copy/2t",    "limit/in-place/2t", "gather/rows/cache/f32"};
   // Without mpirun the rows of several ranks are left out.
   const Outcome alone = bench(arguments, {.environment = {{"PATH", "/nonexistent"}}});
   INFO(alone.text());

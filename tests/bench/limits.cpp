@@ -224,8 +224,8 @@ std::vector<std::string> disturbed_limits() {
     const Limits after = measure_limits(threads);
     const auto check = [&](const char* name, double b, double a) {
       if (std::abs(a - b) > 0.1 * std::max(a, b))
-        list.push_back(fmt::format("{} on {} threads was {:.1f} G/s at the start and {:.1f} at the end", name, threads,
-                                   b / 1e9, a / 1e9));
+        list.push_back(fmt::format("{} on {} {} was {:.1f} G/s at the start and {:.1f} at the end", name, threads,
+                                   threads == 1 ? "thread" : "threads", b / 1e9, a / 1e9));
     };
     check("the f32 FMA loop", before.fma_f32, after.fma_f32);
     check("the bf16 loop", before.dot_bf16, after.dot_bf16);
