@@ -11,8 +11,8 @@ namespace mmt::cpu::attention::MMT_SIMD_NAMESPACE {
 
 using Cover = CoverOf<kGroup>;
 
-/// Scores stay as they are while no row's maximum has grown by more than this power of two: the sums so far need not be
-/// multiplied then, and weights up to 2^8 keep their precision.
+/// Weights stay relative to an earlier maximum until a row exceeds it by more than this power of two: the sums so far
+/// need not be multiplied then, and weights up to 2^8 are as precise as others.
 inline constexpr float kSlack = 8.0f;
 
 static inline const std::uint16_t* bf16_row(const RowsIn& rows, int64_t row) {
@@ -170,13 +170,14 @@ static void forward_tile_bf16(Bf16ForwardState& st, const Bf16Forward& w, int qu
   const int64_t dp = padded(w.head_dim), words = dp / 2;
   const int key0 = w.lists.key_start[key_block], keys = w.lists.key_start[key_block + 1] - key0;
   const int stripes = (queries + 15) / 16;
-  const uint32_t* k = w.k + (key0 - w.key_base) * words;
-  const uint32_t* v = w.v + (key_block - w.block_base) * dp * kWordsOfKeys;
-  if (!w.k) {
+  const uint32_t* k = st.keys;
+  const uint32_t* v = st.values;
+  if (w.k) {
+    k = w.k + (key0 - w.key_base) * words;
+    v = w.v + (key_block - w.block_base) * dp * kWordsOfKeys;
+  } else {
     pack_words(from_row(w.k_rows, key0), keys, w.head_dim, st.keys);
     pack_transposed(from_row(w.v_rows, key0), keys, w.head_dim, st.values);
-    k = st.keys;
-    v = st.values;
   }
   const float factor = __builtin_fabsf(w.scale) * kLog2E;
   if (!bits) {

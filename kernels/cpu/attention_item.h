@@ -90,8 +90,9 @@ static void forward_tile(ForwardState& st, const ForwardWork& w, int queries, in
     cover_partial(bits, keys, c);
   else
     cover_full(queries, keys, c);
-  const float* v = w.v + (key0 - w.key_base) * dp;
+  const float* v = st.values;
   if (w.k) {
+    v = w.v + (key0 - w.key_base) * dp;
     scores(c, keys, w.head_dim, w.k + (key0 - w.key_base) * dp, dp, true, st.lanes, st.tile, st.fetch);
   } else {
     if (w.k_rows.bf16) {
@@ -102,7 +103,6 @@ static void forward_tile(ForwardState& st, const ForwardWork& w, int queries, in
       scores(c, keys, w.head_dim, static_cast<const float*>(k.data), k.stride, false, st.lanes, st.tile, st.fetch);
     }
     pack(from_row(w.v_rows, key0), keys, w.head_dim, st.values);
-    v = st.values;
   }
   const int stripes = (queries + 15) / 16;
   for (int s = 0; s < stripes; ++s) {
