@@ -2,8 +2,10 @@
 
 #include "core/log.h"
 
+#include <omp.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -17,6 +19,7 @@ constexpr std::size_t kAlign = 64;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 50;  // beyond any address space
 constexpr std::size_t kHugeFrom = std::size_t{4} << 20;
+constexpr std::size_t kTouchedTogetherFrom = std::size_t{64} << 20;
 
 // A guard zone: a run of kGuardByte, the record of the tensor before it, another run. Writes behind the tensor and
 // before the next one hit a run first. The record lies in the zone, so that taking a tensor allocates nothing.
@@ -51,8 +54,19 @@ constexpr std::size_t kGuardBytes = 2 * kGuardRun + sizeof(GuardRecord);
 #endif
 
 std::atomic<bool> poisoning_on{false};
+std::atomic<std::int64_t> pieces_taken{0};
 
 constexpr std::size_t round_up(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
+
+/// The system clears a page when it is first written: by all threads, where that takes long enough to start them.
+void touch(volatile char* memory, std::size_t bytes) {
+  const auto pages = static_cast<std::int64_t>((bytes + kHugePage - 1) / kHugePage);
+#pragma omp parallel for schedule(static) if (bytes >= kTouchedTogetherFrom && omp_in_parallel() == 0)
+  for (std::int64_t page = 0; page < pages; ++page) {
+    const std::size_t first = static_cast<std::size_t>(page) * kHugePage, end = std::min(bytes, first + kHugePage);
+    for (std::size_t at = first; at < end; at += 4096) memory[at] = 0;
+  }
+}
 
 class HeapMemory final : public MemoryProvider {
  public:
@@ -61,9 +75,10 @@ class HeapMemory final : public MemoryProvider {
     const std::size_t align = huge ? kHugePage : kAlign;
     void* memory = bytes > kMaxBytes ? nullptr : std::aligned_alloc(align, round_up(bytes, align));
     if (memory == nullptr) throw OutOfMemoryError(fmt::format("out of host memory: {} bytes asked for", bytes));
+    ++pieces_taken;
     if (huge) {
       ::madvise(memory, round_up(bytes, align), MADV_HUGEPAGE);
-      for (std::size_t at = 0; at < bytes; at += 4096) static_cast<volatile char*>(memory)[at] = 0;
+      touch(static_cast<volatile char*>(memory), bytes);
     }
     return memory;
   }
@@ -82,6 +97,8 @@ MemoryProvider& heap_memory() {
   static HeapMemory heap;
   return heap;
 }
+
+std::int64_t heap_pieces_taken() { return pieces_taken; }
 
 void set_poisoning(bool on) { poisoning_on = on; }
 bool poisoning() { return poisoning_on; }

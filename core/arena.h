@@ -22,6 +22,8 @@ class MemoryProvider {
 /// Throws OutOfMemoryError. 64-byte aligned; pieces of 4 MiB and more are 2 MiB aligned, huge-page advised and
 /// pre-faulted.
 MemoryProvider& heap_memory();
+/// Pieces that it has given out since the start of the process: a steady training step takes none.
+std::int64_t heap_pieces_taken();
 
 /// Fills fresh and released memory with signalling NaN patterns (0xFF bytes: NaN in every float type). On in every
 /// test, off in `train`. Applies to host memory.
