@@ -91,6 +91,26 @@ TEST_CASE("activations keep NaN and may run in place with row strides") {
       }
 }
 
+TEST_CASE("activations of infinities are what their formulas give, and far out x or -0 exactly") {
+  for (const Backend& backend : backends())
+    for (const DType dtype : kFastDTypes)
+      for (const Activation kind : kAll) {
+        const std::vector<double> list = {INFINITY, -INFINITY, 1e30, -1e30, -500, 500};
+        std::vector<double> many;  // whole registers and a rest
+        for (int i = 0; i < 37; ++i) many.push_back(list[static_cast<std::size_t>(i) % list.size()]);
+        const Matrix x = of(dtype, {1, 37}, many), y = empty(dtype, {1, 37});
+        ops::activation_forward(backend.stream, y, x, kind);
+        const std::vector<double> v = values(y), rounded = values(x);
+        INFO(backend.name << " " << static_cast<int>(kind));
+        for (std::size_t i = 0; i < v.size(); ++i) {
+          if (i % 6 == 1)
+            REQUIRE(std::isnan(v[i]));
+          else
+            REQUIRE(v[i] == (rounded[i] > 0 ? rounded[i] : 0.0));
+        }
+      }
+}
+
 TEST_CASE("slopes agree with differences") {
   const Stream stream = reference_stream();
   for (const Activation kind : kAll) {

@@ -93,6 +93,31 @@ TEST_CASE("col2im is the transpose of im2col, in overwrite and add mode") {
   }
 }
 
+TEST_CASE("im2col and col2im around the width of every register, bit for bit") {
+  const Clips clips{{{1, 9}, {12, 2}}};
+  for (const Backend& backend : fast_backends())
+    for (const DType dtype : kFastDTypes)
+      for (const std::int64_t channels : {3, 4, 7, 8, 9, 15, 16, 17, 33, 80})
+        for (const int stride : {1, 2}) {
+          const std::int64_t outputs = clips.outputs(stride);
+          const std::string what = backend.name + " " + std::to_string(channels);
+          const Matrix x = random(dtype, {14, channels}, 1, 1, 3), a = empty(dtype, {outputs, 3 * channels}, 1),
+                       b = empty(dtype, {outputs, 3 * channels});
+          ops::im2col(backend.stream, a, x, clips.tensor(), stride);
+          ops::im2col(reference_stream(), b, x, clips.tensor(), stride);
+          require_bitwise(a, b, what);
+          // Sums of at most four terms below 5.
+          for (const Accumulate mode : {Accumulate::overwrite, Accumulate::add}) {
+            const Matrix d = random(dtype, {outputs, 3 * channels}, 2, 1, 5), dx = random(dtype, {14, channels}, 3),
+                         dx64 = of(DType::f64, {14, channels}, values(dx)),
+                         d64 = of(DType::f64, {outputs, 3 * channels}, values(d));
+            ops::col2im(reference_stream(), dx64, d64, clips.tensor(), stride, mode);
+            ops::col2im(backend.stream, dx, d, clips.tensor(), stride, mode);
+            require_close(dx, values(dx64), {std::ldexp(40.0, -24)}, what + " back");
+          }
+        }
+}
+
 TEST_CASE("clips that leave their tensors or overlap are refused") {
   for (const Backend& backend : backends()) {
     const Matrix x = random(DType::f32, {10, 2}, 1), columns = empty(DType::f32, {10, 6});

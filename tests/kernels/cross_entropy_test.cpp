@@ -155,6 +155,34 @@ TEST_CASE("cross-entropy of extreme logits") {
   }
 }
 
+TEST_CASE("cross-entropy of rows of infinities, and a label that cannot be") {
+  constexpr int kRows = 4, kClasses = 67;
+  for (const Backend& backend : backends())
+    for (const DType dtype : kFastDTypes) {
+      std::vector<double> v(kRows * kClasses, -INFINITY);  // row 0: nothing is possible
+      for (int j = 0; j < kClasses; ++j) v[static_cast<std::size_t>(kClasses + j)] = j == 5 ? INFINITY : 1.0;
+      for (int j = 0; j < kClasses; ++j) v[static_cast<std::size_t>(2 * kClasses + j)] = j == 66 ? -INFINITY : 2.0;
+      v[3 * kClasses + 66] = 3.0;  // row 3: one class alone
+      const Matrix x = of(dtype, {kRows, kClasses}, v), loss = empty(DType::f32, {kRows}),
+                   d = empty(dtype, {kRows, kClasses}), half = empty(DType::bf16, {kRows, kClasses}),
+                   w = of(DType::f32, {kRows}, {1, 1, 0.5, 2});
+      for (const Tensor& gradient : {d.view, half.view}) {
+        ops::cross_entropy(backend.stream, loss, gradient, x, integers({3, 5, 66, 66}), w);
+        const std::vector<double> l = values(loss), g = values(gradient);
+        INFO(backend.name << " " << name_of(dtype) << " " << name_of(gradient.dtype));
+        REQUIRE(std::isnan(l[0]));
+        REQUIRE(std::isnan(g[0]));
+        REQUIRE(std::isnan(l[1]));
+        REQUIRE(std::isnan(g[kClasses]));
+        REQUIRE(l[2] == INFINITY);
+        for (std::size_t j = 0; j < 66; ++j) REQUIRE(g[2 * kClasses + j] == Approx(0.5 / 66).epsilon(0.005));
+        REQUIRE(g[2 * kClasses + 66] == -0.5);
+        REQUIRE(l[3] == 0.0);
+        for (std::size_t j = 0; j < kClasses; ++j) REQUIRE(g[3 * kClasses + j] == 0.0);
+      }
+    }
+}
+
 // torch.nn.functional.cross_entropy(reduction="none") in double and the gradient of the weighted sum.
 TEST_CASE("cross-entropy has PyTorch's values") {
   for (const Backend& backend : backends()) {

@@ -15,8 +15,8 @@ constexpr double kEpsilon = 1e-5;
 struct Case {
   std::int64_t rows, heads, features, pad;
 };
-constexpr Case kCases[] = {{1, 1, 1, 0},     {3, 1, 7, 2},   {70, 1, 64, 0}, {9, 1, 133, 3},
-                           {200, 2, 16, 40}, {33, 3, 37, 1}, {0, 1, 8, 0}};
+constexpr Case kCases[] = {{1, 1, 1, 0},   {3, 1, 7, 2}, {70, 1, 64, 0},  {9, 1, 133, 3}, {200, 2, 16, 40},
+                           {33, 3, 37, 1}, {0, 1, 8, 0}, {9, 1, 269, 5}, {19, 1, 64, 1}, {30, 2, 128, 3}};
 
 std::vector<std::int64_t> shape_of(Case c) {
   return c.heads == 1 ? std::vector<std::int64_t>{c.rows, c.features}

@@ -75,6 +75,44 @@ TEST_CASE("embedding gradients are added in row order") {
   }
 }
 
+TEST_CASE("many rows found by index move and add as one by one, whatever the number of threads") {
+  constexpr int kTable = 300, kRows = 500;
+  for (const Backend& backend : fast_backends())
+    for (const DType dtype : kFastDTypes)
+      for (const std::int64_t cols : {1, 33, 257}) {
+        std::vector<int> list;
+        for (int i = 0; i < kRows; ++i) list.push_back(i % 11 == 4 ? -1 : i % 3 == 0 ? 7 : i * i % kTable);
+        const Matrix src = random(dtype, {kRows, cols}, 1, 1, 3), ids = integers(list),
+                     table = random(DType::f32, {kTable, cols}, 2, 1, 2), same = random(dtype, {kTable, cols}, 3, 1, 1);
+        // Exactly what adding row after row gives.
+        std::vector<double> sums(static_cast<std::size_t>(kTable * cols), 0.0), in_dtype = values(same);
+        const std::vector<double> v = values(src);
+        for (std::size_t i = 0; i < kRows; ++i)
+          for (std::size_t j = 0; list[i] >= 0 && j < static_cast<std::size_t>(cols); ++j) {
+            const std::size_t at = static_cast<std::size_t>(list[i] * cols) + j;
+            sums[at] = static_cast<float>(sums[at]) + static_cast<float>(v[i * static_cast<std::size_t>(cols) + j]);
+            const float sum =
+                static_cast<float>(in_dtype[at]) + static_cast<float>(v[i * static_cast<std::size_t>(cols) + j]);
+            in_dtype[at] =
+                dtype == DType::bf16 ? static_cast<double>(static_cast<float>(bf16(sum))) : static_cast<double>(sum);
+          }
+        require_thread_independent([&] { ops::embedding_backward(backend.stream, table, src, ids); }, {table.view},
+                                   backend.name);
+        REQUIRE(values(table) == sums);
+        ops::scatter_add_rows(backend.stream, same, src, ids);
+        REQUIRE(values(same) == in_dtype);
+        const Matrix gathered = empty(dtype, {kRows, cols}, 1);
+        ops::gather_rows(backend.stream, gathered, same, ids);
+        const std::vector<double> g = values(gathered);
+        for (std::size_t i = 0; i < g.size(); ++i) {
+          const int row = list[i / static_cast<std::size_t>(cols)];
+          REQUIRE(
+              g[i] ==
+              (row < 0 ? 0.0 : in_dtype[static_cast<std::size_t>(row * cols) + i % static_cast<std::size_t>(cols)]));
+        }
+      }
+}
+
 TEST_CASE("a row without a token is zero and its gradient goes nowhere") {
   for (const Backend& backend : backends()) {
     const Matrix table = random(DType::f32, {5, 4}, 1), y = empty(DType::f32, {3, 4}), ids = integers({2, -1, 0}),
