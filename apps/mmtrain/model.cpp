@@ -165,6 +165,21 @@ void initialize_model(Model& model, std::uint64_t seed, const Stream& stream) {
   }
 }
 
+std::vector<run::OptimizedParam> optimized_params(Model& model) {
+  std::vector<run::OptimizedParam> params;
+  for (run::ParamState* p : model.owned_params(true)) {
+    run::OptimizedParam o;
+    o.name = canonical_name(*p->spec);
+    o.module = p->spec->module.substr(0, p->spec->module.find('.'));
+    o.master = p->master;
+    o.compute = p->compute;
+    o.grad = p->grad;
+    o.weight_decay = p->spec->decay ? 1.0 : 0.0;
+    params.push_back(std::move(o));
+  }
+  return params;
+}
+
 std::string describe(const Model& model) {
   std::string text;
   for (const run::Stage& stage : model.stages) {

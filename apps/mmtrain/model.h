@@ -4,6 +4,7 @@
 #include "apps/mmtrain/config.h"
 #include "models/build.h"
 #include "parallel/plan/step.h"
+#include "parallel/run/optimizer.h"
 #include "parallel/run/store.h"
 
 #include <memory>
@@ -49,6 +50,10 @@ void make_stores(Model& model, comm::Communicator* data, const Stream& stream);
 void initialize_model(Model& model, std::uint64_t seed, const Stream& stream);
 /// Copies masters into compute weights.
 void refresh_compute(run::ParameterStore& store, const Stream& stream);
+
+/// What an optimizer needs of the trainable parameters. The caller scales the weight decay: it is 1 for those that
+/// decay.
+std::vector<run::OptimizedParam> optimized_params(Model& model);
 
 /// "eyes: 1.2 M parameters, 0.3 M trainable" for each module, for the start-up report.
 std::string describe(const Model& model);

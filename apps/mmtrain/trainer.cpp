@@ -85,14 +85,8 @@ void Trainer::make_optimizer() {
     in_agreement(job_.world(), [&] { data::Regex(g.match, fmt::format("optimizer.groups: pattern \"{}\"", g.match)); });
     groups.emplace_back(data::Regex(g.match, fmt::format("optimizer.groups: pattern \"{}\"", g.match)), &g);
   }
-  std::vector<run::OptimizedParam> params;
-  for (run::ParamState* p : model_->owned_params(true)) {
-    run::OptimizedParam o;
-    o.name = canonical_name(*p->spec);
-    o.module = p->spec->module.substr(0, p->spec->module.find('.'));
-    o.master = p->master;
-    o.compute = p->compute;
-    o.grad = p->grad;
+  std::vector<run::OptimizedParam> params = optimized_params(*model_);
+  for (run::OptimizedParam& o : params) {
     double lr = config_.optimizer.lr, decay = config_.optimizer.weight_decay;
     for (std::size_t g = 0; g < groups.size(); ++g) {
       if (!groups[g].first.next(o.name, 0).found) continue;
@@ -102,10 +96,9 @@ void Trainer::make_optimizer() {
       break;
     }
     o.lr_scale = config_.optimizer.lr > 0.0 ? lr / config_.optimizer.lr : 1.0;
-    o.weight_decay = p->spec->decay ? decay : 0.0;
+    o.weight_decay *= decay;
     o.replica = job_.rank();
     o.num_replicas = job_.size();
-    params.push_back(std::move(o));
   }
   for (std::size_t g = 0; g < used.size(); ++g) {
     if (!used[g])

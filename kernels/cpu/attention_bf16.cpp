@@ -76,11 +76,8 @@ void bf16_forward(const AttentionBf16& unit, const AttentionForwardArgs& a, Aren
     const int64_t kv_heads = std::min(pass, shape.kv_heads - g0), heads = kv_heads * s.repeat, h0 = g0 * s.repeat;
     const int64_t packed_blocks = packed ? shared_keys : 0;
     const auto num_items = static_cast<int64_t>(plan.forward.size());
-    const auto num_own = static_cast<int64_t>(plan.backward.size());
-    const auto num_merges = static_cast<int64_t>(plan.merges.size());
 #pragma omp parallel
     {
-      const int threads = omp_get_num_threads();
 #pragma omp for schedule(static)
       for (int64_t x = 0; x < kv_heads * packed_blocks; ++x) {
         const int64_t g = x / packed_blocks, b = at(plan.shared_key_blocks, x % packed_blocks), column = (g0 + g) * dim;
@@ -111,21 +108,8 @@ void bf16_forward(const AttentionBf16& unit, const AttentionForwardArgs& a, Aren
              .lse = lse + (h0 + h) * s.queries,
              .partial = item.partial < 0 ? nullptr : partials + (h * plan.num_partials + item.partial) * partial_size});
       }
-#pragma omp for schedule(dynamic, 1)
-      for (int64_t x = 0; x < num_own * kv_heads; ++x) {
-        const int64_t g = x % kv_heads;
-        const BackwardItem& item = at(plan.backward, x / kv_heads);
-        if (!own_forward(item)) continue;
-        unit.forward_own(own_work(a, item, g0 + g, g + threads < kv_heads ? threads : 0));
-      }
-#pragma omp for schedule(dynamic, 1)
-      for (int64_t x = 0; x < num_merges * heads; ++x) {
-        const int64_t h = x % heads;
-        const ForwardMerge& m = at(plan.merges, x / heads);
-        const Block queries = block_of(plan.query_start, m.query_block);
-        merge_partials(unit.rows(), m, partials + h * plan.num_partials * partial_size, shape.head_dim, queries.rows,
-                       rows_out(a.out, (h0 + h) * dim, queries.row), lse + (h0 + h) * s.queries + queries.row);
-      }
+      forward_own_items(unit.forward_own, a, g0, kv_heads);
+      merge_partials(unit.rows(), a, partials, h0, heads);
     }
   }
 }

@@ -1,5 +1,7 @@
 #include "kernels/cpu/attention_driver.h"
 
+#include <omp.h>
+
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -22,6 +24,8 @@ int64_t mark_own(const TilePlan& plan, std::uint8_t* own) {
   return tiles;
 }
 
+namespace {
+
 OwnForward own_work(const AttentionForwardArgs& a, const BackwardItem& item, int64_t kv_head, int ahead) {
   const AttentionShape& shape = a.shape;
   const int64_t dim = shape.head_dim, repeat = shape.heads / shape.kv_heads, head = kv_head * repeat;
@@ -43,8 +47,25 @@ OwnForward own_work(const AttentionForwardArgs& a, const BackwardItem& item, int
           .ahead = ahead};
 }
 
-void merge_partials(const AttentionTiles& tiles, const ForwardMerge& m, const float* partials, int head_dim,
-                    int64_t rows, const RowsOut& out, float* lse) {
+}  // namespace
+
+void forward_own_items(void (*work)(const OwnForward&), const AttentionForwardArgs& a, int64_t first_kv_head,
+                       int64_t kv_heads) {
+  const TilePlan& plan = *a.mask.tiles;
+  const auto count = static_cast<int64_t>(plan.backward.size());
+  const int threads = omp_get_num_threads();
+#pragma omp for schedule(dynamic, 1)
+  for (int64_t x = 0; x < count * kv_heads; ++x) {
+    const int64_t g = x % kv_heads;
+    const BackwardItem& item = at(plan.backward, x / kv_heads);
+    if (own_forward(item)) work(own_work(a, item, first_kv_head + g, g + threads < kv_heads ? threads : 0));
+  }
+}
+
+namespace {
+
+void merge_block(const AttentionTiles& tiles, const ForwardMerge& m, const float* partials, int head_dim, int64_t rows,
+                 const RowsOut& out, float* lse) {
   const int64_t dp = padded(head_dim), partial_size = partial_floats(head_dim);
   alignas(64) float sum[kMaxHeadDim];
   for (int64_t i = 0; i < rows; ++i) {
@@ -69,6 +90,23 @@ void merge_partials(const AttentionTiles& tiles, const ForwardMerge& m, const fl
                       .stride = out.stride,
                       .bf16 = out.bf16};
     tiles.unpack(sum, 1, 0, 1, head_dim, row);
+  }
+}
+
+}  // namespace
+
+void merge_partials(const AttentionTiles& tiles, const AttentionForwardArgs& a, const float* partials,
+                    int64_t first_head, int64_t heads) {
+  const TilePlan& plan = *a.mask.tiles;
+  const int dim = a.shape.head_dim;
+  const auto count = static_cast<int64_t>(plan.merges.size());
+#pragma omp for schedule(dynamic, 1)
+  for (int64_t x = 0; x < count * heads; ++x) {
+    const int64_t h = x % heads, head = first_head + h;
+    const ForwardMerge& m = at(plan.merges, x / heads);
+    const Block queries = block_of(plan.query_start, m.query_block);
+    merge_block(tiles, m, partials + h * plan.num_partials * partial_floats(dim), dim, queries.rows,
+                rows_out(a.out, head * dim, queries.row), a.lse.as<float>() + head * a.q.rows() + queries.row);
   }
 }
 

@@ -63,11 +63,14 @@ inline bool own_forward(const BackwardItem& item) {
 }
 /// Marks the query blocks of such work, one byte each; returns the number of all other tiles.
 std::int64_t mark_own(const TilePlan& plan, std::uint8_t* own);
-/// The work of such an item for a kv head.
-OwnForward own_work(const AttentionForwardArgs& args, const BackwardItem& item, std::int64_t kv_head, int ahead);
 
-/// Sums the partial results of a query block by log-sum-exp, in the order of the items. `partials`: of this head.
-void merge_partials(const AttentionTiles& tiles, const ForwardMerge& m, const float* partials, int head_dim,
-                    std::int64_t rows, const RowsOut& out, float* lse);
+// Shares of a forward pass, called by every thread of a parallel region.
+
+/// The work of few rows, for `kv_heads` heads from first_kv_head on.
+void forward_own_items(void (*work)(const OwnForward&), const AttentionForwardArgs& args, std::int64_t first_kv_head,
+                       std::int64_t kv_heads);
+/// Sums the partial results of query blocks by log-sum-exp, in the order of the items. `partials`: of these heads.
+void merge_partials(const AttentionTiles& tiles, const AttentionForwardArgs& args, const float* partials,
+                    std::int64_t first_head, std::int64_t heads);
 
 }  // namespace mmt::cpu

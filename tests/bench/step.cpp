@@ -8,13 +8,14 @@
 #include "kernels/backend.h"
 #include "parallel/comm/self.h"
 #include "parallel/run/optimizer.h"
+#include "tests/support/made_step.h"
 
 #include <malloc.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
-#include <random>
 #include <tuple>
 
 namespace mmt::bench {
@@ -27,23 +28,15 @@ struct Product {
   bool input_gradient, weight_gradient;
 };
 
-struct Sample {
-  std::int64_t text = 0;
-  bool picture = false;
-  std::int64_t supervised = 0;
-};
-
 struct StepCase {
   std::string name;  ///< "gpt2-124m/B4T64"
   app::Config config;
-  std::vector<Sample> samples;
+  std::vector<test::MadeSample> samples;
   std::vector<Product> products;
 };
 
 constexpr std::int64_t kPictureRows = 256;  // (224 / 14)^2 patches
 constexpr std::int64_t kPatchCols = 3 * 14 * 14;
-
-std::int64_t rows_of(const Sample& s) { return s.text + (s.picture ? kPictureRows : 0); }
 
 /// GPT-2 small: as scripts/reference/bench/gpt2_step.py.
 StepCase gpt2(std::int64_t batch, std::int64_t length) {
@@ -102,7 +95,7 @@ StepCase llava(Pattern pattern) {
   std::int64_t rows = 0, pictures = 0, supervised = 0;
   for (int i = 0; i < 8; ++i) {
     c.samples.push_back({kText[i], kPicture[i], kText[i] / 2});
-    rows += rows_of(c.samples.back());
+    rows += kText[i] + (kPicture[i] ? kPictureRows : 0);
     pictures += kPicture[i] ? 1 : 0;
     supervised += kText[i] / 2;
   }
@@ -145,85 +138,6 @@ double product_seconds(const StepCase& c, DType dtype, int threads) {
   return seconds;
 }
 
-/// Metadata and content of the samples, with pixels and ids that repeat in every run.
-struct Batch {
-  std::vector<app::PlannedSample> samples;
-  std::vector<plan::SampleMeta> metas;
-  std::vector<data::LoadedSample> loaded;
-};
-
-Batch make_batch(const StepCase& c) {
-  Batch batch;
-  std::mt19937 random(1);
-  std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(c.config.llm.spec.vocabulary) - 2);
-  std::normal_distribution<float> pixel;
-  for (std::size_t i = 0; i < c.samples.size(); ++i) {
-    const Sample& s = c.samples[i];
-    batch.samples.push_back({0, static_cast<std::int64_t>(i), static_cast<std::int64_t>(i)});
-    plan::SampleMeta meta;
-    meta.id = static_cast<std::int64_t>(i);
-    meta.rows = rows_of(s);
-    meta.supervised = s.supervised;
-    data::LoadedSample loaded;
-    if (s.picture) {
-      meta.items.push_back({0, kPictureRows, kPictureRows + 1, kPictureRows + 1, kPictureRows});
-      meta.runs.push_back({0, kPictureRows, 0});
-      data::LoadedItem item;
-      item.values.resize(static_cast<std::size_t>(kPictureRows * kPatchCols));
-      for (float& value : item.values) value = pixel(random);
-      loaded.items.push_back(std::move(item));
-    }
-    meta.runs.push_back({-1, s.text - 1, s.supervised});  // the last row has no label to predict
-    meta.runs.push_back({-1, 1, 0});
-    for (std::int64_t row = 0; row < meta.rows; ++row) {
-      const bool counts = row >= meta.rows - s.supervised;  // predicted by the row before
-      loaded.input_ids.push_back(token(random));
-      loaded.labels.push_back(counts ? token(random) : data::kIgnoreLabel);
-      loaded.weights.push_back(counts ? 1.0f : 0.0f);
-    }
-    batch.metas.push_back(std::move(meta));
-    batch.loaded.push_back(std::move(loaded));
-  }
-  return batch;
-}
-
-app::RowCaps caps_of(const app::PlannedStep& step) {
-  app::RowCaps caps;
-  for (const auto& blocks : step.rows) {
-    plan::BlockSize cap;
-    std::int64_t items = 0;
-    for (const plan::RowsPlan& rows : blocks) {
-      cap.rows = std::max(cap.rows, rows.size.rows);
-      cap.supervised = std::max(cap.supervised, rows.size.supervised);
-      cap.source = std::max(cap.source, rows.size.source);
-      cap.out = std::max(cap.out, rows.size.out);
-      cap.tiles = std::max(cap.tiles, rows.size.tiles);
-      items = std::max(items, static_cast<std::int64_t>(rows.items.size()));
-    }
-    caps.encoders.push_back(cap);
-    caps.encoder_items.push_back(items);
-  }
-  caps.llm = caps.encoders.back();
-  caps.encoders.pop_back();
-  caps.encoder_items.pop_back();
-  return caps;
-}
-
-std::vector<run::OptimizedParam> optimized(app::Model& model) {
-  std::vector<run::OptimizedParam> params;
-  for (run::ParamState* p : model.owned_params(true)) {
-    run::OptimizedParam o;
-    o.name = canonical_name(*p->spec);
-    o.module = p->spec->module.substr(0, p->spec->module.find('.'));
-    o.master = p->master;
-    o.compute = p->compute;
-    o.grad = p->grad;
-    o.weight_decay = p->spec->decay ? 0.1 : 0.0;
-    params.push_back(std::move(o));
-  }
-  return params;
-}
-
 /// Forgets the highest resident size so far (Linux: proc(5), clear_refs).
 void reset_peak() {
   malloc_trim(0);
@@ -236,9 +150,8 @@ void measure(Bench& bench, StepCase c, DType dtype, const std::string& step_name
   c.config.train.precision = dtype;
   c.config.llm.spec.name = "llm";
   const Stream stream = cpu_stream();
-  const Batch batch = make_batch(c);
-  c.config.train.tokens_per_microbatch = 0;  // one block
-  for (const plan::SampleMeta& meta : batch.metas) c.config.train.tokens_per_microbatch += meta.rows;
+  const test::MadeBatch batch = test::make_batch(c.samples, {kPictureRows, kPatchCols}, c.config.llm.spec.vocabulary);
+  c.config.train.tokens_per_microbatch = batch.rows;  // one block
   reset_peak();
   const std::int64_t before = app::resident_bytes();
   const auto world = comm::make_self();
@@ -248,8 +161,10 @@ void measure(Bench& bench, StepCase c, DType dtype, const std::string& step_name
   const app::PlanContext context{&c.config, &model, nullptr, 0, 1, true};
   std::int64_t number = 0;
   const auto plan = [&] { return app::plan_step(context, batch.metas, number++, batch.samples); };
-  app::Engine engine(c.config, *world, model, caps_of(*plan()), stream);
-  run::Optimizer optimizer(optimized(model), {.max_grad_norm = c.config.train.max_grad_norm}, nullptr, stream);
+  app::Engine engine(c.config, *world, model, test::caps_of(*plan()), stream);
+  std::vector<run::OptimizedParam> params = optimized_params(model);
+  for (run::OptimizedParam& p : params) p.weight_decay *= 0.1;
+  run::Optimizer optimizer(std::move(params), {.max_grad_norm = c.config.train.max_grad_norm}, nullptr, stream);
   double bytes = 0.0;  // that AdamW reads and writes: weights, both moments, the gradient read; the bf16 copy written
   for (const run::OptimizedParam& p : optimizer.params())
     bytes += static_cast<double>(p.master.numel()) * (p.compute.data == p.master.data ? 28.0 : 30.0);
@@ -265,11 +180,9 @@ void measure(Bench& bench, StepCase c, DType dtype, const std::string& step_name
   });
   MMT_CHECK(std::isfinite(loss), "{}: the loss is {}", step_name, loss);
 
-  std::int64_t rows = 0;
-  for (const plan::SampleMeta& meta : batch.metas) rows += meta.rows;
   const double floor = gemm_seconds + bytes / limits.in_place;
-  bench.rate(step_name, c.config.encoders.empty() ? "tok/s" : "rows/s", static_cast<double>(rows), seconds,
-             "floor: products and AdamW", static_cast<double>(rows) / floor);
+  bench.rate(step_name, c.config.encoders.empty() ? "tok/s" : "rows/s", static_cast<double>(batch.rows), seconds,
+             "floor: products and AdamW", static_cast<double>(batch.rows) / floor);
   const double peak = static_cast<double>(app::peak_resident_bytes() - before) / 1e9;
   bench.add({memory_name, "GB", peak, peak, "estimate", static_cast<double>(expected_bytes(model, engine)) / 1e9});
 }

@@ -9,9 +9,6 @@
 using namespace mmt;
 using namespace mmt::test;
 
-extern "C" void omp_set_num_threads(int);
-extern "C" int omp_get_max_threads();
-
 namespace {
 
 /// The unit that `emulated_table` runs; a mutation puts its own here.
@@ -61,17 +58,6 @@ const std::vector<Variant>& variants() {
   return list;
 }
 bool emulated(const Variant& v) { return &v == &variants().back(); }
-
-class Threads {
- public:
-  explicit Threads(int n) : before_(omp_get_max_threads()) { omp_set_num_threads(n); }
-  ~Threads() { omp_set_num_threads(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_;
-};
 
 /// Largest error of a backward in units of its bound, against the reference's gradients of the same saved values. Both
 /// round a sum once to bf16: they differ by what the oracle's bound allows a sum and where that tips the rounding by
@@ -232,12 +218,7 @@ TEST_CASE("attention bf16: bits do not depend on the number of threads") {
   MaskMaker maker(26);
   for (int n = 0; n < 4; ++n) {
     RandomMask mask = n == 0 ? causal_mask(2050) : maker.mask(300, 200);
-    if (n == 1) {  // one query block over many keys: cut into items and merged
-      mask = causal_mask(9000);
-      MaskWords last;
-      for (int i = 0; i < 20; ++i) last.push(1, 0, 1, 1, 9000 + i);
-      mask.queries = last;
-    }
+    if (n == 1) mask = merged_mask();
     const AttentionCase c = make_case(mask, {n == 0 ? 1 : 4, n == 3 ? 1 : n == 0 ? 1 : 2, 16, 0.25, 0}, DType::bf16, 4);
     if (n == 1) REQUIRE(c.plan.merges.size() == 1);
     const Oracle oracle(c);
@@ -259,41 +240,13 @@ TEST_CASE("attention bf16: bits do not depend on the number of threads") {
 TEST_CASE("attention bf16: a packed sample has the bits that it has alone") {
   const Threads one(1);
   MaskMaker maker(27);
-  const AttentionShape shape{2, 1, 24, 0.2, 0};
   for (const Variant& v : variants())
     for (int n = 0; n < 10; ++n) {
-      RandomMask a, b, both;
-      maker.add_sample(a.queries, 1, maker.pick(1, n == 0 ? 300 : 130), maker.pick(0, 6));
-      maker.add_sample(b.queries, 1, maker.pick(1, 130), maker.pick(0, 6));
-      a.window = b.window = both.window = n % 3 == 0 ? maker.pick(1, 40) : 0;
-      const auto append = [&](const MaskWords& w, int sample) {
-        for (std::size_t i = 0; i < w.rows(); ++i)
-          both.queries.push(sample, group_of(w.query[i]), classes_of(w.query[i]), classes_of(w.key[i]), w.order[i]);
-      };
-      append(a.queries, 7);
-      append(b.queries, 3);
       // Single rows make keys so ragged that they are not packed beforehand, which must change nothing.
-      for (int i = 0; i < (n % 2 ? 40 : 0); ++i) both.queries.push(10 + i, 0, 1, 1, 0);
-      both.queries.push_padding(9);
-      a.keys = a.queries;
-      b.keys = b.queries;
-      both.keys = both.queries;
-      const AttentionCase first = make_case(a, shape, DType::bf16, 1), two = make_case(b, shape, DType::bf16, 2);
-      AttentionCase packed = make_case(both, shape, DType::bf16, 3);
-      const std::int64_t rows = first.query_rows();
-      for (const auto input : {&AttentionCase::q, &AttentionCase::k, &AttentionCase::v, &AttentionCase::d_out})
-        for (std::int64_t i = 0; i < rows + two.query_rows(); ++i)
-          for (std::int64_t j = 0; j < (packed.*input).view().cols(); ++j)
-            (packed.*input).set(i, j, i < rows ? (first.*input).at(i, j) : (two.*input).at(i - rows, j));
-      const Outputs x = run(first, v.stream()), y = run(two, v.stream()), z = run(packed, v.stream());
+      const PackedCases c =
+          make_packed(maker, n == 0 ? 300 : 130, n % 3 == 0 ? maker.pick(1, 40) : 0, n % 2 ? 40 : 0, DType::bf16);
       INFO(v.name << " " << n);
-      for (const auto output : {&Outputs::out, &Outputs::dq, &Outputs::dk, &Outputs::dv}) {
-        REQUIRE(same_bits((x.*output).view(), (z.*output).view().row_range(0, rows)));
-        REQUIRE(same_bits((y.*output).view(), (z.*output).view().row_range(rows, two.query_rows())));
-      }
-      for (std::int64_t h = 0; h < 2; ++h)
-        for (std::int64_t i = 0; i < rows + two.query_rows(); ++i)
-          REQUIRE(z.lse.at(h, i) == (i < rows ? x.lse.at(h, i) : y.lse.at(h, i - rows)));
+      REQUIRE(packing_keeps_bits(c, v.stream()));
     }
 }
 
@@ -323,20 +276,8 @@ TEST_CASE("attention bf16: absent gradients change no other") {
   MaskMaker maker(28);
   const AttentionCase c = make_case(maker.mask(120, 80), {2, 1, 32, 0.2, 0}, DType::bf16, 4);
   for (const Variant& v : variants()) {
-    const Outputs all = run(c, v.stream());
-    for (int absent = 0; absent < 8; ++absent) {
-      Outputs o = empty_outputs(c);
-      AttentionBackwardArgs args{o.dq, o.dk, o.dv, c.d_out, all.out, all.lse, c.q, c.k, c.v, c.view(), c.shape};
-      if (absent & 1) args.dq = {};
-      if (absent & 2) args.dk = {};
-      if (absent & 4) args.dv = {};
-      Arena arena("scratch", ops::attention_backward_scratch(v.stream(), c.shape, c.dtype, 200, 200) + 64);
-      ops::attention_backward(v.stream(), args, arena);
-      INFO(v.name << " " << absent);
-      CHECK(((absent & 1) != 0 || same_bits(o.dq, all.dq)));
-      CHECK(((absent & 2) != 0 || same_bits(o.dk, all.dk)));
-      CHECK(((absent & 4) != 0 || same_bits(o.dv, all.dv)));
-    }
+    INFO(v.name);
+    CHECK(absent_gradients_change_no_other(c, v.stream()));
   }
 }
 

@@ -12,7 +12,21 @@
 #include <utility>
 #include <vector>
 
+extern "C" void omp_set_num_threads(int);
+extern "C" int omp_get_max_threads();
+
 namespace mmt::test {
+
+class Threads {
+ public:
+  explicit Threads(int n) : before_(omp_get_max_threads()) { omp_set_num_threads(n); }
+  ~Threads() { omp_set_num_threads(before_); }
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
 
 /// A matrix that is a column range of a wider one: `pad` columns of NaN on each side.
 class Matrix {
@@ -258,6 +272,79 @@ inline RandomMask causal_mask(int rows, std::int32_t window = 0) {
   m.keys = m.queries;
   m.window = window;
   return m;
+}
+
+/// One query block over many keys: cut into items whose partial results are merged.
+inline RandomMask merged_mask() {
+  RandomMask mask = causal_mask(9000);
+  MaskWords last;
+  for (int i = 0; i < 20; ++i) last.push(1, 0, 1, 1, 9000 + i);
+  mask.queries = last;
+  return mask;
+}
+
+/// Two samples alone and packed into one block with others.
+struct PackedCases {
+  AttentionCase first, second, packed;
+};
+/// `singles`: further samples of one row.
+inline PackedCases make_packed(MaskMaker& maker, int longest_first, int window, int singles, DType dtype) {
+  const AttentionShape shape{2, 1, 24, 0.2, 0};
+  RandomMask a, b, both;
+  maker.add_sample(a.queries, 1, maker.pick(1, longest_first), maker.pick(0, 6));
+  maker.add_sample(b.queries, 1, maker.pick(1, 130), maker.pick(0, 6));
+  a.window = b.window = both.window = window;
+  const auto append = [&](const MaskWords& w, int sample) {
+    for (std::size_t i = 0; i < w.rows(); ++i)
+      both.queries.push(sample, group_of(w.query[i]), classes_of(w.query[i]), classes_of(w.key[i]), w.order[i]);
+  };
+  append(a.queries, 7);
+  append(b.queries, 3);
+  for (int i = 0; i < singles; ++i) both.queries.push(10 + i, 0, 1, 1, 0);
+  both.queries.push_padding(9);
+  a.keys = a.queries;
+  b.keys = b.queries;
+  both.keys = both.queries;
+  PackedCases c{make_case(a, shape, dtype, 1), make_case(b, shape, dtype, 2), make_case(both, shape, dtype, 3)};
+  const std::int64_t rows = c.first.query_rows();
+  for (const auto input : {&AttentionCase::q, &AttentionCase::k, &AttentionCase::v, &AttentionCase::d_out})
+    for (std::int64_t i = 0; i < rows + c.second.query_rows(); ++i)
+      for (std::int64_t j = 0; j < (c.packed.*input).view().cols(); ++j)
+        (c.packed.*input).set(i, j, i < rows ? (c.first.*input).at(i, j) : (c.second.*input).at(i - rows, j));
+  return c;
+}
+/// Whether the samples have the bits packed that they have alone.
+inline bool packing_keeps_bits(const PackedCases& c, const Stream& stream) {
+  const Outputs x = run(c.first, stream), y = run(c.second, stream), z = run(c.packed, stream);
+  const std::int64_t rows = c.first.query_rows(), more = c.second.query_rows();
+  bool same = true;
+  for (const auto output : {&Outputs::out, &Outputs::dq, &Outputs::dk, &Outputs::dv}) {
+    same = same && same_bits((x.*output).view(), (z.*output).view().row_range(0, rows));
+    same = same && same_bits((y.*output).view(), (z.*output).view().row_range(rows, more));
+  }
+  for (std::int64_t h = 0; h < c.packed.shape.heads; ++h)
+    for (std::int64_t i = 0; i < rows + more; ++i)
+      same = same && z.lse.at(h, i) == (i < rows ? x.lse.at(h, i) : y.lse.at(h, i - rows));
+  return same;
+}
+
+/// Whether every subset of the gradients has the bits that all together have.
+inline bool absent_gradients_change_no_other(const AttentionCase& c, const Stream& stream) {
+  const Outputs all = run(c, stream);
+  bool same = true;
+  for (int absent = 0; absent < 8; ++absent) {
+    Outputs o = empty_outputs(c);
+    AttentionBackwardArgs args{o.dq, o.dk, o.dv, c.d_out, all.out, all.lse, c.q, c.k, c.v, c.view(), c.shape};
+    if (absent & 1) args.dq = {};
+    if (absent & 2) args.dk = {};
+    if (absent & 4) args.dv = {};
+    Arena arena("scratch", ops::attention_backward_scratch(stream, c.shape, c.dtype, 200, 200) + 64);
+    ops::attention_backward(stream, args, arena);
+    same = same && ((absent & 1) != 0 || same_bits(o.dq, all.dq));
+    same = same && ((absent & 2) != 0 || same_bits(o.dk, all.dk));
+    same = same && ((absent & 4) != 0 || same_bits(o.dv, all.dv));
+  }
+  return same;
 }
 
 }  // namespace mmt::test

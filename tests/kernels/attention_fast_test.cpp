@@ -8,9 +8,6 @@
 using namespace mmt;
 using namespace mmt::test;
 
-extern "C" void omp_set_num_threads(int);
-extern "C" int omp_get_max_threads();
-
 namespace {
 
 std::vector<Isa> levels() {
@@ -19,17 +16,6 @@ std::vector<Isa> levels() {
     if (isa_available(level)) available.push_back(level);
   return available;
 }
-
-class Threads {
- public:
-  explicit Threads(int n) : before_(omp_get_max_threads()) { omp_set_num_threads(n); }
-  ~Threads() { omp_set_num_threads(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_;
-};
 
 bool margins_untouched(const Outputs& o) {
   return o.out.margins_untouched() && o.dq.margins_untouched() && o.dk.margins_untouched() && o.dv.margins_untouched();
@@ -123,12 +109,7 @@ TEST_CASE("attention fast: bits do not depend on the number of threads") {
   MaskMaker maker(26);
   for (int n = 0; n < 6; ++n) {
     RandomMask mask = n == 0 ? causal_mask(2050) : maker.mask(400, 200);
-    if (n == 1) {  // one query block over many keys: cut into items and merged
-      mask = causal_mask(9000);
-      MaskWords last;
-      for (int i = 0; i < 20; ++i) last.push(1, 0, 1, 1, 9000 + i);
-      mask.queries = last;
-    }
+    if (n == 1) mask = merged_mask();
     const AttentionCase c = make_case(mask, {n == 1 ? 2 : 1, 1, 16, 0.25, 0}, n == 2 ? DType::bf16 : DType::f32, 4);
     if (n == 1) REQUIRE(c.plan.merges.size() == 1);
     if (n == 0) REQUIRE(c.plan.num_slots == 2);
@@ -150,57 +131,18 @@ TEST_CASE("attention fast: bits do not depend on the number of threads") {
 TEST_CASE("attention fast: a packed sample has the bits that it has alone") {
   const Threads one(1);
   MaskMaker maker(27);
-  const AttentionShape shape{2, 1, 24, 0.2, 0};
   for (const Isa level : levels())
     for (int n = 0; n < 30; ++n) {
-      RandomMask a, b, both;
-      maker.add_sample(a.queries, 1, maker.pick(1, 130), maker.pick(0, 6));
-      maker.add_sample(b.queries, 1, maker.pick(1, 130), maker.pick(0, 6));
-      a.window = b.window = both.window = n % 3 == 0 ? maker.pick(1, 40) : 0;
-      const auto append = [&](const MaskWords& w, int sample) {
-        for (std::size_t i = 0; i < w.rows(); ++i)
-          both.queries.push(sample, group_of(w.query[i]), classes_of(w.query[i]), classes_of(w.key[i]), w.order[i]);
-      };
-      append(a.queries, 7);
-      append(b.queries, 3);
-      both.queries.push_padding(9);
-      a.keys = a.queries;
-      b.keys = b.queries;
-      both.keys = both.queries;
-      const AttentionCase first = make_case(a, shape, DType::f32, 1), two = make_case(b, shape, DType::f32, 2);
-      AttentionCase packed = make_case(both, shape, DType::f32, 3);
-      const std::int64_t rows = first.query_rows();
-      for (const auto input : {&AttentionCase::q, &AttentionCase::k, &AttentionCase::v, &AttentionCase::d_out})
-        for (std::int64_t i = 0; i < rows + two.query_rows(); ++i)
-          for (std::int64_t j = 0; j < (packed.*input).view().cols(); ++j)
-            (packed.*input).set(i, j, i < rows ? (first.*input).at(i, j) : (two.*input).at(i - rows, j));
-      const Outputs x = run(first, stream_of(level)), y = run(two, stream_of(level)), z = run(packed, stream_of(level));
-      for (const auto output : {&Outputs::out, &Outputs::dq, &Outputs::dk, &Outputs::dv}) {
-        REQUIRE(same_bits((x.*output).view(), (z.*output).view().row_range(0, rows)));
-        REQUIRE(same_bits((y.*output).view(), (z.*output).view().row_range(rows, two.query_rows())));
-      }
-      for (std::int64_t h = 0; h < 2; ++h)
-        for (std::int64_t i = 0; i < rows + two.query_rows(); ++i)
-          REQUIRE(z.lse.at(h, i) == (i < rows ? x.lse.at(h, i) : y.lse.at(h, i - rows)));
+      const PackedCases c = make_packed(maker, 130, n % 3 == 0 ? maker.pick(1, 40) : 0, 0, DType::f32);
+      INFO(name_of(level) << " " << n);
+      REQUIRE(packing_keeps_bits(c, stream_of(level)));
     }
 }
 
 TEST_CASE("attention fast: absent gradients change no other") {
   MaskMaker maker(28);
   const AttentionCase c = make_case(maker.mask(200, 80), {2, 2, 32, 0.2, 0}, DType::f32, 4);
-  const Outputs all = run(c, cpu_stream());
-  for (int absent = 0; absent < 8; ++absent) {
-    Outputs o = empty_outputs(c);
-    AttentionBackwardArgs args{o.dq, o.dk, o.dv, c.d_out, all.out, all.lse, c.q, c.k, c.v, c.view(), c.shape};
-    if (absent & 1) args.dq = {};
-    if (absent & 2) args.dk = {};
-    if (absent & 4) args.dv = {};
-    Arena arena("scratch", ops::attention_backward_scratch(cpu_stream(), c.shape, c.dtype, 200, 200) + 64);
-    ops::attention_backward(cpu_stream(), args, arena);
-    CHECK(((absent & 1) != 0 || same_bits(o.dq, all.dq)));
-    CHECK(((absent & 2) != 0 || same_bits(o.dk, all.dk)));
-    CHECK(((absent & 4) != 0 || same_bits(o.dv, all.dv)));
-  }
+  CHECK(absent_gradients_change_no_other(c, cpu_stream()));
 }
 
 TEST_CASE("attention fast: a wrong tile plan is noticed") {
