@@ -287,34 +287,15 @@ static void forward_own_bf16(const OwnForward& w) {
   const TileLists& l = w.lists;
   const int64_t dp = padded(w.head_dim);
   const int key0 = l.key_start[w.first_key], keys = l.key_start[w.last_key];
-  const int query0 = l.query_start[w.first_query], queries = l.query_start[w.last_query];
   pack_words(from_row(w.k, key0), keys - key0, w.head_dim, st.keys);
   for (int b = w.first_key; b < w.last_key; ++b)
     pack_transposed(from_row(w.v, l.key_start[b]), l.key_start[b + 1] - l.key_start[b], w.head_dim,
                     st.values + (b - w.first_key) * dp * kWordsOfKeys);
   Bf16Forward one;
-  one.lists = l;
-  one.head_dim = w.head_dim;
-  one.scale = w.scale;
   one.k = st.keys;
   one.v = st.values;
-  one.key_base = key0;
   one.block_base = w.first_key;
-  for (int head = 0; head < w.heads; ++head) {
-    one.q = from_head(w.q, head, w.head_dim);
-    one.out = from_head(w.out, head, w.head_dim);
-    one.lse = w.lse + head * w.lse_stride;
-    if (w.ahead > 0) {
-      plan_fetch(st.fetch, one.q, query0, queries, int64_t{w.ahead} * w.heads, w.head_dim);
-      if (head == 0) plan_fetch(st.fetch, w.k, key0, keys, w.ahead, w.head_dim);
-      if (head == 0) plan_fetch(st.fetch, w.v, key0, keys, w.ahead, w.head_dim);
-    }
-    for (int b = w.first_query; b < w.last_query; ++b) {
-      one.item = {b, 0, 0x7fffffff, -1, 0};
-      forward_block_bf16(st, one);
-    }
-    fetch_rest(st.fetch);
-  }
+  forward_own_heads(st, one, w, forward_block_bf16);
   end_products();
 }
 

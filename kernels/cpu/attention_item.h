@@ -199,33 +199,13 @@ static void forward_item(const ForwardWork& w) {
 
 static void forward_own(const OwnForward& w) {
   ForwardState st;
-  const TileLists& l = w.lists;
-  const int key0 = l.key_start[w.first_key], keys = l.key_start[w.last_key];
-  const int query0 = l.query_start[w.first_query], queries = l.query_start[w.last_query];
+  const int key0 = w.lists.key_start[w.first_key], keys = w.lists.key_start[w.last_key];
   pack(from_row(w.k, key0), keys - key0, w.head_dim, st.keys);
   pack(from_row(w.v, key0), keys - key0, w.head_dim, st.values);
   ForwardWork one;
-  one.lists = l;
-  one.head_dim = w.head_dim;
-  one.scale = w.scale;
   one.k = st.keys;
   one.v = st.values;
-  one.key_base = key0;
-  for (int head = 0; head < w.heads; ++head) {
-    one.q = from_head(w.q, head, w.head_dim);
-    one.out = from_head(w.out, head, w.head_dim);
-    one.lse = w.lse + head * w.lse_stride;
-    if (w.ahead > 0) {
-      plan_fetch(st.fetch, one.q, query0, queries, int64_t{w.ahead} * w.heads, w.head_dim);
-      if (head == 0) plan_fetch(st.fetch, w.k, key0, keys, w.ahead, w.head_dim);
-      if (head == 0) plan_fetch(st.fetch, w.v, key0, keys, w.ahead, w.head_dim);
-    }
-    for (int b = w.first_query; b < w.last_query; ++b) {
-      one.item = {b, 0, 0x7fffffff, -1, 0};
-      forward_block(st, one);
-    }
-    fetch_rest(st.fetch);
-  }
+  forward_own_heads(st, one, w, forward_block);
 }
 
 // --------------------------------------------------------------------------------------------------------- backward

@@ -116,4 +116,31 @@ static inline void clear(float* to, int64_t floats) {
   for (int64_t i = 0; i < floats; i += 16) store(to + i, zero());
 }
 
+/// Work of few rows, head by head over the keys that `one` has packed, asking for the rows of a later head meanwhile.
+template <class State, class Work>
+static void forward_own_heads(State& st, Work& one, const OwnForward& w, void (*block)(State&, const Work&)) {
+  const TileLists& l = w.lists;
+  const int key0 = l.key_start[w.first_key], keys = l.key_start[w.last_key];
+  const int query0 = l.query_start[w.first_query], queries = l.query_start[w.last_query];
+  one.lists = l;
+  one.head_dim = w.head_dim;
+  one.scale = w.scale;
+  one.key_base = key0;
+  for (int head = 0; head < w.heads; ++head) {
+    one.q = from_head(w.q, head, w.head_dim);
+    one.out = from_head(w.out, head, w.head_dim);
+    one.lse = w.lse + head * w.lse_stride;
+    if (w.ahead > 0) {
+      plan_fetch(st.fetch, one.q, query0, queries, int64_t{w.ahead} * w.heads, w.head_dim);
+      if (head == 0) plan_fetch(st.fetch, w.k, key0, keys, w.ahead, w.head_dim);
+      if (head == 0) plan_fetch(st.fetch, w.v, key0, keys, w.ahead, w.head_dim);
+    }
+    for (int b = w.first_query; b < w.last_query; ++b) {
+      one.item = {b, 0, 0x7fffffff, -1, 0};
+      block(st, one);
+    }
+    fetch_rest(st.fetch);
+  }
+}
+
 }  // namespace mmt::cpu::attention::MMT_SIMD_NAMESPACE
