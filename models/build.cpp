@@ -17,25 +17,22 @@ using UnitPtr = std::unique_ptr<run::Unit>;
 /// Builds every unit in order, so that needs_grad reaches those of the range, and keeps the ones of the range.
 class Chain {
  public:
-  Chain(run::Stage& stage, BlockRange range, int blocks) : stage_(stage), range_(range), blocks_(blocks) {
-    if (range_.last < 0) range_.last = blocks;
-    MMT_CHECK(range_.first >= 0 && range_.first <= range_.last && range_.last <= blocks, "blocks [{}, {}) of {}",
-              range_.first, range_.last, blocks);
+  Chain(run::Stage& stage, UnitRange range, int units) : stage_(stage), range_(range) {
+    if (range_.last < 0) range_.last = units;
+    MMT_CHECK(range_.first >= 0 && range_.first <= range_.last && range_.last <= units, "units [{}, {}) of {}",
+              range_.first, range_.last, units);
   }
   bool needs_grad() const { return needs_grad_; }
-  void first(UnitPtr unit) { add(std::move(unit), range_.first == 0); }
-  void block(int layer, UnitPtr unit) { add(std::move(unit), layer >= range_.first && layer < range_.last); }
-  void last(UnitPtr unit) { add(std::move(unit), range_.last == blocks_); }
-
- private:
-  void add(UnitPtr unit, bool here) {
+  void add(UnitPtr unit) {
     needs_grad_ = unit->plan().output.needs_grad;
-    if (here) stage_.units.push_back(std::move(unit));
+    if (next_ >= range_.first && next_ < range_.last) stage_.units.push_back(std::move(unit));
+    ++next_;
   }
 
+ private:
   run::Stage& stage_;
-  BlockRange range_;
-  int blocks_ = 0;
+  UnitRange range_;
+  int next_ = 0;
   bool needs_grad_ = false;
 };
 
@@ -126,18 +123,20 @@ UnitPtr encoder_stem(const EncoderSpec& s, const UnitPlanner::Setting& setting) 
 
 }  // namespace
 
-run::Stage build_encoder(const EncoderSpec& s, std::int64_t llm_hidden, UnitPlanner::Setting setting,
-                         BlockRange range) {
+int num_units(const EncoderSpec& spec) { return num_blocks(spec) + (spec.projector.kind == "none" ? 2 : 3); }
+int num_units(const LlmSpec& spec) { return spec.layers + 2; }
+
+run::Stage build_encoder(const EncoderSpec& s, std::int64_t llm_hidden, UnitPlanner::Setting setting, UnitRange range) {
   run::Stage stage;
   stage.module = setting.module = s.name;
   stage.windows = {0};
   const int blocks = num_blocks(s);
-  Chain chain(stage, range, blocks);
-  chain.first(encoder_stem(s, setting));
+  Chain chain(stage, range, num_units(s));
+  chain.add(encoder_stem(s, setting));
   for (int layer = 0; layer < blocks; ++layer)
-    chain.block(layer, std::make_unique<TransformerBlock>(setting, encoder_block(s, layer), chain.needs_grad()));
+    chain.add(std::make_unique<TransformerBlock>(setting, encoder_block(s, layer), chain.needs_grad()));
   const std::string norm = !s.post_norm ? "" : s.modality == "audio" ? "layer_norm" : "post_layernorm";
-  chain.last(std::make_unique<EncoderExit>(
+  chain.add(std::make_unique<EncoderExit>(
       setting,
       EncoderExitOptions{.unit = s.name + ".exit", .hidden = s.hidden, .norm = norm, .epsilon = s.norm_epsilon},
       chain.needs_grad()));
@@ -145,7 +144,7 @@ run::Stage build_encoder(const EncoderSpec& s, std::int64_t llm_hidden, UnitPlan
 
   setting.module = s.name + ".projector";
   const bool two = s.projector.kind == "mlp2";
-  chain.last(std::make_unique<Projector>(
+  chain.add(std::make_unique<Projector>(
       setting,
       ProjectorOptions{.unit = setting.module,
                        .kind = two ? ProjectorKind::mlp2 : ProjectorKind::linear,
@@ -159,13 +158,13 @@ run::Stage build_encoder(const EncoderSpec& s, std::int64_t llm_hidden, UnitPlan
 }
 
 run::Stage build_llm(const LlmSpec& s, const std::vector<EmbeddingPort>& ports, UnitPlanner::Setting setting,
-                     BlockRange range) {
+                     UnitRange range) {
   run::Stage stage;
   stage.module = setting.module = s.name;
   stage.windows = mask_windows(s);
   stage.rotary = rotary_of(s);
-  Chain chain(stage, range, s.layers);
-  chain.first(std::make_unique<EmbeddingUnit>(
+  Chain chain(stage, range, num_units(s));
+  chain.add(std::make_unique<EmbeddingUnit>(
       setting, EmbeddingOptions{.unit = s.name + ".embed",
                                 .tokens = "model.embed_tokens",
                                 .vocabulary = s.vocabulary,
@@ -174,7 +173,7 @@ run::Stage build_llm(const LlmSpec& s, const std::vector<EmbeddingPort>& ports, 
                                 .positions = s.max_positions > 0 ? "model.embed_positions" : "",
                                 .max_positions = s.max_positions}));
   for (int layer = 0; layer < s.layers; ++layer)
-    chain.block(layer, std::make_unique<TransformerBlock>(setting, llm_block(s, layer), chain.needs_grad()));
+    chain.add(std::make_unique<TransformerBlock>(setting, llm_block(s, layer), chain.needs_grad()));
   HeadOptions head;
   head.unit = s.name + ".head";
   head.norm.name = "model.norm";
@@ -183,7 +182,7 @@ run::Stage build_llm(const LlmSpec& s, const std::vector<EmbeddingPort>& ports, 
   head.head = s.tie_embeddings ? "model.embed_tokens" : "lm_head";
   head.vocabulary = s.vocabulary;
   head.hidden = s.hidden;
-  chain.last(std::make_unique<HeadUnit>(setting, head, chain.needs_grad()));
+  chain.add(std::make_unique<HeadUnit>(setting, head, chain.needs_grad()));
   return stage;
 }
 

@@ -10,19 +10,21 @@
 
 namespace mmt::models {
 
-/// A run of a module's blocks. A stage whose range starts at 0 also holds the embedding or stem, one that ends with the
-/// last block also holds the head, or the encoder's exit and its projector.
-struct BlockRange {
+/// A run of a module's units, which are in order: the embedding or stem, the transformer blocks, then the head, or the
+/// encoder's exit and its projector.
+struct UnitRange {
   int first = 0;
-  int last = -1;  ///< one past the last block; -1: all
+  int last = -1;  ///< one past the last unit; -1: all
 };
+int num_units(const EncoderSpec& spec);
+int num_units(const LlmSpec& spec);
 
 /// Setting::module is set from the spec; degrees and coord are those of the module's mesh. The specs must be valid.
 run::Stage build_encoder(const EncoderSpec& spec, std::int64_t llm_hidden, UnitPlanner::Setting setting,
-                         BlockRange range = {});
+                         UnitRange range = {});
 /// `ports`: one per edge that writes rows, in edge order, with the needs_grad of the producer's output.
 run::Stage build_llm(const LlmSpec& spec, const std::vector<EmbeddingPort>& ports, UnitPlanner::Setting setting,
-                     BlockRange range = {});
+                     UnitRange range = {});
 /// Whether an encoder's (projected) output carries a gradient under the setting's trainable patterns.
 bool output_needs_grad(const run::Stage& stage);
 

@@ -27,7 +27,7 @@ std::vector<Case> cases() {
     const LlmSpec s = tiny_llm(family, 3);
     list.push_back({std::string(family) + " block", llm_block_data(s),
                     [s](DType t, Trainable f) {
-                      return models::build_llm(s, {}, setting(t, f), {1, 2});
+                      return models::build_llm(s, {}, setting(t, f), {2, 3});
                     },
                     "llm/model.embed_tokens.weight"});
   }
@@ -35,12 +35,12 @@ std::vector<Case> cases() {
     const LlmSpec s = tiny_llm(family, 1);
     list.push_back({std::string(family) + " head", llm_block_data(s),
                     [s](DType t, Trainable f) {
-                      return models::build_llm(s, {}, setting(t, f), {1, 1});
+                      return models::build_llm(s, {}, setting(t, f), {2, 3});
                     },
                     "llm/model.embed_tokens.weight"});
     list.push_back({std::string(family) + " embedding", llm_block_data(s, 1),
                     [s](DType t, Trainable f) {
-                      return models::build_llm(s, {{"eyes", f("the port")}}, setting(t, f), {0, 0});
+                      return models::build_llm(s, {{"eyes", f("the port")}}, setting(t, f), {0, 1});
                     },
                     "the port"});
   }
@@ -49,18 +49,18 @@ std::vector<Case> cases() {
     s.train_positions = true;
     list.push_back({std::string(kind) + " stem", encoder_block_data(s),
                     [s](DType t, Trainable f) {
-                      return models::build_encoder(s, 24, setting(t, f), {0, 0});
+                      return models::build_encoder(s, 24, setting(t, f), {0, 1});
                     },
                     ""});
     list.push_back({std::string(kind) + " block", encoder_block_data(s),
                     [s](DType t, Trainable f) {
-                      return models::build_encoder(s, 24, setting(t, f), {1, 2});
+                      return models::build_encoder(s, 24, setting(t, f), {2, 3});
                     },
                     s.name + "/" + (s.modality == "audio" ? "conv1.bias" : "embeddings.position_embedding.weight")});
     if (std::string(kind) == "siglip") s.projector.kind = "linear";
     list.push_back({std::string(kind) + " exit and projector", encoder_block_data(s),
                     [s](DType t, Trainable f) {
-                      return models::build_encoder(s, 24, setting(t, f), {3, 3});
+                      return models::build_encoder(s, 24, setting(t, f), {4, -1});
                     },
                     s.name + "/" + (s.modality == "audio" ? "conv1.bias" : "embeddings.position_embedding.weight")});
   }
@@ -187,7 +187,7 @@ TEST_CASE("frozen llama blocks save what their pattern needs and no more") {
   const LlmSpec s = tiny_llm("llama", 3);
   const std::string layer = "llm/model.layers.1.", before = "llm/model.embed_tokens.weight";
   const auto unit = [&](Trainable trainable) {
-    run::Stage stage = models::build_llm(s, {}, setting(DType::f32, std::move(trainable)), {1, 2});
+    run::Stage stage = models::build_llm(s, {}, setting(DType::f32, std::move(trainable)), {2, 3});
     return stage.units[0]->plan();
   };
   const auto saved = [&](const run::UnitPlan& plan) {

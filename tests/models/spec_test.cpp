@@ -108,7 +108,7 @@ TEST_CASE("derived sizes and counts of the published models") {
 TEST_CASE("costs count the products that the frozen pattern needs") {
   LlmSpec s = tiny_llm("qwen3", 3);  // hidden 32, heads 4 and 2 of 16, inner 40
   const auto cost = [&](Trainable f) {
-    return models::build_llm(s, {}, setting(DType::f32, std::move(f)), {1, 2}).units[0]->plan().cost;
+    return models::build_llm(s, {}, setting(DType::f32, std::move(f)), {2, 3}).units[0]->plan().cost;
   };
   const std::int64_t products = 2 * (32 * 64 + 2 * 32 * 32 + 64 * 32 + 3 * 32 * 40);
   const std::int64_t tile = 2 * 48 * 64 * 16 * 4;
@@ -132,7 +132,7 @@ TEST_CASE("costs count the products that the frozen pattern needs") {
   CHECK(value.backward_input.per_tile == 3 * tile);
   // The head's work is booked in its forward.
   const auto head = [&](Trainable f) {
-    return models::build_llm(s, {}, setting(DType::f32, std::move(f)), {3, 3})
+    return models::build_llm(s, {}, setting(DType::f32, std::move(f)), {4, -1})
         .units[0]
         ->plan()
         .cost.forward.per_supervised;
@@ -157,8 +157,8 @@ TEST_CASE("masks of layers with windows") {
 TEST_CASE("stages of a pipeline hold their layers and know their gradients") {
   const LlmSpec s = tiny_llm("llama", 4);
   const Trainable top = [](const std::string& p) { return contains(p, "layers.3.") || contains(p, "layers.1."); };
-  const run::Stage first = models::build_llm(s, {}, setting(DType::f32, top), {0, 2});
-  const run::Stage last = models::build_llm(s, {}, setting(DType::f32, top), {2, 4});
+  const run::Stage first = models::build_llm(s, {}, setting(DType::f32, top), {0, 3});
+  const run::Stage last = models::build_llm(s, {}, setting(DType::f32, top), {3, -1});
   CHECK(first.units.size() == 3);
   CHECK(last.units.size() == 3);
   CHECK(last.ports().size() == 1);

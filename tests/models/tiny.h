@@ -9,7 +9,6 @@
 
 namespace mmt::test {
 
-using models::BlockRange;
 using models::EncoderSpec;
 using models::LlmSpec;
 

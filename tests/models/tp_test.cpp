@@ -87,7 +87,7 @@ TEST_CASE("tensor parallel blocks equal one rank in outputs and gradients") {
   s.kv_heads = family == "gpt2" ? 4 : family == "llama" ? 1 : 2;
   INFO(family << " tp " << tp);
   const Build build = [s](const run::UnitPlanner::Setting& setting) {
-    return models::build_llm(s, {}, setting, {1, 3});
+    return models::build_llm(s, {}, setting, {2, 4});
   };
   const BlockData data = llm_block_data(s);
   const run::Stage whole = build(setting(DType::f64));
@@ -129,7 +129,7 @@ TEST_CASE("tensor parallel sums in bf16 round once") {
   LlmSpec s = tiny_llm("llama", 3);
   s.heads = s.kv_heads = 4;
   const Build build = [s](const run::UnitPlanner::Setting& setting) {
-    return models::build_llm(s, {}, setting, {1, 2});
+    return models::build_llm(s, {}, setting, {2, 3});
   };
   const BlockData data = llm_block_data(s);
   const run::Stage exact = build(setting(DType::f64));
