@@ -5,6 +5,7 @@
 #include "parallel/run/stage.h"
 
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,13 +44,16 @@ class ParameterStore {
 
   /// In order of the stage's units and their declarations.
   virtual std::span<ParamState> params() = 0;
-  /// Sums a bucket of gradients over the data lanes. Buckets are the same on every lane.
+  /// Sums a bucket of gradients over the ranks that hold partial sums of it. Buckets are the same on all of them.
   virtual int num_buckets() const = 0;
   virtual void reduce(int bucket) = 0;
-  /// Call after the optimizer changed `master` and `compute` of what trains.
+  /// Call after the optimizer changed `master` and `compute` of what trains. Collective over the data lanes.
   virtual void weights_changed() = 0;
-  /// Call after anything else wrote them (a start, a checkpoint): frozen matrices are packed again.
+  /// Call after anything else wrote them (a start, a checkpoint): frozen matrices are packed again. Collective, too.
   virtual void weights_loaded() = 0;
+  /// Whether each data lane owns other elements; else all own everything. What is frozen may be whole on all lanes even
+  /// so: those parameters answer false.
+  virtual bool splits_over_data(const ParamState& param) const = 0;
   /// What packed frozen matrices take beside `master` and `compute`.
   virtual std::int64_t packed_bytes() const = 0;
 };
@@ -61,14 +65,44 @@ struct StoreOptions {
   std::int64_t bucket_bytes = std::int64_t{32} << 20;
   /// Frozen matrices are kept a second time in the layout of the backend's products, where it has one.
   bool pack_frozen = true;
+  /// 0: every data lane keeps everything. 1 (ZeRO-1): gradients and compute weights are whole on every lane; a
+  /// reduction leaves each lane the sums of its part of every bucket, it keeps master weights (and moments) of that
+  /// part alone, and `weights_changed` gathers the updated compute weights.
+  int zero = 0;
+  /// Canonical names of parameters with uses in several stages (find_ties): their shards are cut alike in all of them.
+  std::set<std::string> tied{};
 };
 
-/// Collective. Every data lane keeps everything; `data` sums gradients over the lanes (null: one lane).
-std::unique_ptr<ParameterStore> make_replicated_store(const Stage& stage, comm::Communicator* data,
-                                                      const Stream& stream, const StoreOptions& options = {});
+/// The ranks of a module's mesh that a store works with; null where there is one rank.
+struct StoreComms {
+  StoreComms(comm::Communicator* data_lanes = nullptr, comm::Communicator* tp_ranks = nullptr)
+      : data(data_lanes), tp(tp_ranks) {}
+  comm::Communicator* data;  ///< ranks of equal tp and pp coordinates, ordered by (cp, dp)
+  comm::Communicator* tp;    ///< ranks of equal other coordinates, in order
+};
+
+/// Collective over both: all their ranks make stores of the same stage. Gradients are summed over the data lanes, and
+/// those of parameters that are `partial_over` tp before that over its groups of consecutive ranks, in rank order.
+std::unique_ptr<ParameterStore> make_replicated_store(const Stage& stage, const StoreComms& comms, const Stream& stream,
+                                                      const StoreOptions& options = {});
 /// Each data lane keeps an even share of every parameter: weights are gathered per unit, gradients are reduce-scattered
 /// per unit and block into the share.
 std::unique_ptr<ParameterStore> make_sharded_store(const Stage& stage, comm::Communicator& data, const Stream& stream);
+
+/// How many ranks of a module's mesh own the same part of a parameter, and which of them this is: number 0 writes it
+/// into a checkpoint, and each counts its share of it in the gradient norm.
+struct Copies {
+  int index = 0;
+  int count = 1;
+};
+/// `coord`: of this rank in the module's mesh of these degrees. Throws std::logic_error for a parameter that is whole
+/// on every tp rank and says nothing about them.
+Copies copies_of(const ParameterStore& store, const ParamState& param, const plan::Coord& degrees,
+                 const plan::Coord& coord);
+
+/// Trainable weights that must be equal on several ranks are: over the data lanes and over the tp groups that hold
+/// copies. Collective over both; Error (on all ranks of a communicator) names the parameter and the ranks.
+void check_copies(ParameterStore& store, const StoreComms& comms, const Stream& stream);
 
 /// Uses of one tied parameter on this rank, in graph order, and the ranks that hold the other uses.
 struct TieGroup {
@@ -78,9 +112,11 @@ struct TieGroup {
     std::size_t param = 0;  ///< index into store->params()
   };
   std::vector<Use> uses;
-  comm::Communicator* comm = nullptr;  ///< ranks in graph order of their uses; null when all uses are here
+  comm::Communicator* comm = nullptr;  ///< ranks in graph order of their first uses; null when all uses are here
+  bool first_is_here = true;           ///< uses[0] is the first in the graph: it owns norm and checkpoint
 };
-/// Adds the gradients of all uses, in use order, into every use that has weights of its own; the first always has.
+/// Adds the gradients of all uses into every use that has weights of its own; the first here always has. In use order
+/// where a rank's uses follow each other: those of one rank are added first, then the ranks' sums.
 void run_tie(const TieGroup& group, const Stream& stream);
 
 }  // namespace mmt::run

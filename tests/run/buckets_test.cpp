@@ -34,7 +34,7 @@ TEST_CASE("buckets hold whole gradients in order and are summed over the lanes")
     comm::run_threads(lanes, [&](comm::Communicator& inner) {
       comm::CommTrace trace;
       const auto data = make_tracing(inner, trace);
-      GradientBuckets buckets("llm", kItems, DType::f32, 1024, data.get(), cpu_stream());
+      GradientBuckets buckets("llm", kItems, DType::f32, {.max_bytes = 1024}, {.data = data.get()}, cpu_stream());
       // 112 + 16 + 512 elements of 4 bytes reach 1024 bytes with the third; the rest is the second bucket.
       MMT_CHECK(buckets.num_buckets() == 2, "{}", buckets.num_buckets());
       const std::vector<int> expected = {0, 0, 0, 1, 1};
@@ -56,10 +56,10 @@ TEST_CASE("buckets hold whole gradients in order and are summed over the lanes")
       }
     });
   }
-  GradientBuckets alone("llm", kItems, DType::f64, 1 << 20, nullptr, cpu_stream());
+  GradientBuckets alone("llm", kItems, DType::f64, {.max_bytes = 1 << 20}, {}, cpu_stream());
   CHECK(alone.num_buckets() == 1);
   alone.reduce(0);
-  GradientBuckets none("frozen", {}, DType::f32, 1024, nullptr, cpu_stream());
+  GradientBuckets none("frozen", {}, DType::f32, {}, {}, cpu_stream());
   CHECK(none.num_buckets() == 0);
 }
 
@@ -68,7 +68,7 @@ TEST_CASE("lanes with other buckets are told which differs") {
     comm::run_threads(3, [](comm::Communicator& data) {
       std::vector<BucketItem> items = kItems;
       if (data.rank() == 2) items[3].count = 4;
-      GradientBuckets buckets("llm", items, DType::f32, 1024, &data, cpu_stream());
+      GradientBuckets buckets("llm", items, DType::f32, {.max_bytes = 1024}, {.data = &data}, cpu_stream());
     });
   });
   INFO(text);
@@ -76,8 +76,8 @@ TEST_CASE("lanes with other buckets are told which differs") {
   CHECK(text.find("llm/down") != std::string::npos);
   CHECK(message_of([] {
           comm::run_threads(2, [](comm::Communicator& data) {
-            GradientBuckets buckets("llm", std::span(kItems).first(data.rank() == 0 ? 5 : 3), DType::f32, 1024, &data,
-                                    cpu_stream());
+            GradientBuckets buckets("llm", std::span(kItems).first(data.rank() == 0 ? 5 : 3), DType::f32,
+                                    {.max_bytes = 1024}, {.data = &data}, cpu_stream());
           });
         }).find("bucket 1") != std::string::npos);
 }
