@@ -113,7 +113,6 @@ struct TieGroup {
   };
   std::vector<Use> uses;
   comm::Communicator* comm = nullptr;  ///< ranks in graph order of their first uses; null when all uses are here
-  bool first_is_here = true;           ///< uses[0] is the first in the graph: it owns norm and checkpoint
 };
 /// Adds the gradients of all uses into every use that has weights of its own; the first here always has. In use order
 /// where a rank's uses follow each other: those of one rank are added first, then the ranks' sums.

@@ -11,7 +11,7 @@ StageUses uses_of(const Stage& stage, std::vector<int> ranks) {
   StageUses uses{std::move(ranks), {}};
   for (const auto& unit : stage.units) {
     for (const ParamSpec& spec : unit->plan().params) {
-      if (spec.trainable) uses.trainable.push_back(canonical_name(spec));
+      uses.params.push_back({canonical_name(spec), spec.trainable});
     }
   }
   return uses;
@@ -20,8 +20,9 @@ StageUses uses_of(const Stage& stage, std::vector<int> ranks) {
 std::vector<Tie> find_ties(std::span<const StageUses> stages) {
   std::map<std::string, std::pair<int, std::vector<int>>> by_name;  // number of uses, stages
   for (std::size_t s = 0; s < stages.size(); ++s) {
-    for (const std::string& name : stages[s].trainable) {
-      auto& [count, list] = by_name[name];
+    for (const StageUses::Use& use : stages[s].params) {
+      if (!use.trainable) continue;
+      auto& [count, list] = by_name[use.name];
       ++count;
       if (list.empty() || list.back() != static_cast<int>(s)) list.push_back(static_cast<int>(s));
     }
@@ -37,7 +38,7 @@ Ties make_ties(comm::Communicator& world, std::span<const StageUses> stages, std
   MMT_CHECK(stages.size() == stores.size(), "{} stages and {} stores", stages.size(), stores.size());
   Ties ties;
   for (const Tie& tie : find_ties(stages)) {
-    TieGroup group{tie.name, {}, nullptr, true};
+    TieGroup group{tie.name, {}, nullptr};
     const std::vector<int>& first = stages[static_cast<std::size_t>(tie.stages.front())].ranks;
     // Which group of equal coordinates this rank is in, and as which use first.
     int color = -1, key = 0;
@@ -51,7 +52,6 @@ Ties make_ties(comm::Communicator& world, std::span<const StageUses> stages, std
       if (at == ranks.end() || color >= 0) continue;
       color = static_cast<int>(at - ranks.begin());
       key = static_cast<int>(k);
-      group.first_is_here = k == 0;
     }
     if (several) {
       ties.comms.push_back(world.split(color, key, "tie of " + tie.name));

@@ -11,12 +11,16 @@
 
 namespace mmt::run {
 
-/// What every rank knows of every stage.
+/// What every rank knows of every stage, from the plans of its units.
 struct StageUses {
   /// World ranks that run the stage, tp fastest, then cp, dp: ranks of equal places in two lists have equal
   /// coordinates.
   std::vector<int> ranks;
-  std::vector<std::string> trainable;  ///< canonical names of its trainable parameters, one entry a use
+  struct Use {
+    std::string name;  ///< canonical
+    bool trainable = true;
+  };
+  std::vector<Use> params;  ///< in order; a name as often as it is used
 };
 StageUses uses_of(const Stage& stage, std::vector<int> ranks);
 
