@@ -146,6 +146,24 @@ TEST_CASE("contract: a store that shards and reduces per unit and block equals o
   REQUIRE(difference(run_layout(layout), base) < kRounding);
 }
 
+TEST_CASE("contract: gradients of ZeRO-1 have the bits of ZeRO-0 in whichever part") {
+  for (const int llm_tp : {1, 2}) {
+    Layout layout = pipeline(1, llm_tp);
+    layout.lanes = 2;
+    const Outcome base = run_layout(layout);
+    layout.zero = 1;
+    for (const int s : {1, 2}) {  // the tied table is in a bucket of its own
+      std::string& text = layout.programs[static_cast<std::size_t>(s)];
+      text.replace(text.find(fmt::format("{}RED:b0", s)), 7, fmt::format("{}RED:b0 {}RED:b1", s, s));
+    }
+    require_same_bits(run_layout(layout), base);
+  }
+  Layout together = one_rank();
+  const Outcome base = run_layout(together);
+  together.zero = 1;
+  require_same_bits(run_layout(together), base);
+}
+
 TEST_CASE("contract: a frozen encoder computed one step ahead equals one rank") {
   Layout layout = one_rank();
   layout.trainable = [](const std::string& name) { return !name.starts_with("eyes"); };

@@ -3,6 +3,7 @@
 #include "kernels/backend.h"
 #include "parallel/comm/threads.h"
 #include "parallel/run/rows.h"
+#include "parallel/run/ties.h"
 
 #include <algorithm>
 #include <cmath>
@@ -285,7 +286,11 @@ class Rank {
     const StepHooks hooks{
         .load = {},
         .reduce = [&](int stage, int bucket) { stores_[static_cast<std::size_t>(stage)]->reduce(bucket); },
-        .tie = [&](int) { run_ties(); },
+        .tie =
+            [&](int tie) {
+              // The programs are the same where the tied parameter is frozen.
+              if (!ties_.groups.empty()) run_tie(ties_.groups[static_cast<std::size_t>(tie)], stream_);
+            },
         .optimize = {}};
     if (!layout_.prologue.empty()) {
       // What runs ahead of the first step is written as a step of its own.
@@ -318,19 +323,26 @@ class Rank {
       tp_[at] = world_.split(here ? lane : -1, rank, fmt::format("stage {} tp", s));
       data_[at] = world_.split(here ? places_.tp_rank(s, rank) : -1, rank, fmt::format("stage {} data", s));
     }
-    const bool tied = !layout_.together && (places_.runs(kPartA, rank) || places_.runs(kPartB, rank));
-    const int tp_rank = !tied                        ? 0
-                        : places_.runs(kPartA, rank) ? places_.tp_rank(kPartA, rank)
-                                                     : places_.tp_rank(kPartB, rank);
-    tie_ = world_.split(tied ? lane * layout_.llm_tp + tp_rank : -1, rank, "tie");
+  }
+
+  std::vector<int> ranks_of(int stage) const {
+    std::vector<int> ranks;
+    for (int lane = 0; lane < layout_.lanes; ++lane) {
+      for (const int r : places_.group(stage, lane)) ranks.push_back(r);
+    }
+    return ranks;
   }
 
   void make_stores() {
+    std::vector<StageUses> uses;
+    for (int s = 0; s < 3; ++s) uses.push_back(uses_of(stages_[static_cast<std::size_t>(s)], ranks_of(s)));
+    StoreOptions options{.bucket_bytes = 1 << 20, .zero = layout_.zero};
+    for (const Tie& tie : find_ties(uses)) options.tied.insert(tie.name);
     for (std::size_t s = 0; s < 3; ++s) {
       if (!places_.runs(static_cast<int>(s), world_.rank())) continue;
       comm::Communicator* data = layout_.lanes > 1 ? data_[s].get() : nullptr;
       stores_[s] = layout_.sharded ? make_sharded_store(stages_[s], *data_[s], stream_)
-                                   : make_replicated_store(stages_[s], data, stream_, {.bucket_bytes = 1 << 20});
+                                   : make_replicated_store(stages_[s], data, stream_, options);
       for (ParamState& p : stores_[s]->params()) {
         initialize(*p.spec, 7, p.owned_first, p.master);
         if (canonical_name(*p.spec) == layout_.perturb && p.owned_first == 0 && p.spec->box.offset[0] == 0 &&
@@ -338,6 +350,12 @@ class Rank {
           p.master.as<double>()[0] = perturbed(*p.spec);
         }
       }
+    }
+    std::array<ParameterStore*, 3> stores{};
+    for (std::size_t s = 0; s < 3; ++s) stores[s] = stores_[s].get();
+    ties_ = make_ties(world_, uses, stores);
+    for (const auto& store : stores_) {
+      if (store) store->weights_loaded();
     }
   }
   double perturbed(const ParamSpec& spec) const {
@@ -422,20 +440,6 @@ class Rank {
     }
   }
 
-  void run_ties() {
-    TieGroup group{"llm/embed_tokens.weight", {}, tie_ ? tie_.get() : nullptr};
-    for (const int s : {kPartA, kPartB}) {
-      const auto& store = stores_[static_cast<std::size_t>(s)];
-      if (!store) continue;
-      const auto params = store->params();
-      for (std::size_t i = 0; i < params.size(); ++i) {
-        if (canonical_name(*params[i].spec) == group.name) group.uses.push_back({store.get(), i});
-      }
-    }
-    const bool frozen = !layout_.trainable(group.name);
-    if (!frozen) run_tie(group, stream_);
-  }
-
   void collect(const StepData& step, Outcome& outcome) {
     for (std::size_t s = 0; s < 3; ++s) {
       if (!stores_[s]) continue;
@@ -449,7 +453,8 @@ class Rank {
     if (!places_.runs(kPartB, world_.rank()) || places_.tp_rank(kPartB, world_.rank()) != 0) return;
     for (const Rows& rows : step.rows[kPartB]) {
       for (std::int64_t i = 0; i < rows.size.supervised; ++i) {
-        outcome.loss += rows.loss.as<double>()[i] * rows.weights.as<double>()[i] / total_weight();
+        outcome.losses[static_cast<std::size_t>(world_.rank())] +=
+            rows.loss.as<double>()[i] * rows.weights.as<double>()[i] / total_weight();
       }
     }
   }
@@ -461,7 +466,7 @@ class Rank {
   std::array<Stage, 3> stages_;
   StageGraph graph_;
   std::array<std::unique_ptr<comm::Communicator>, 3> tp_, data_;
-  std::unique_ptr<comm::Communicator> tie_;
+  Ties ties_;
   std::array<std::unique_ptr<ParameterStore>, 3> stores_;
   std::vector<std::unique_ptr<plan::RowsPlan>> plans_;
   std::vector<std::unique_ptr<RowsMemory>> memories_;
@@ -473,8 +478,10 @@ class Rank {
 Outcome run_layout(const Layout& layout) {
   Outcome outcome;
   outcome.programs.resize(static_cast<std::size_t>(layout.world_size()));
+  outcome.losses.resize(outcome.programs.size());
   std::mutex lock;
   comm::run_threads(layout.world_size(), [&](comm::Communicator& world) { Rank(layout, world).run(outcome, lock); });
+  outcome.loss = std::accumulate(outcome.losses.begin(), outcome.losses.end(), 0.0);
   return outcome;
 }
 

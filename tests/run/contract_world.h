@@ -19,6 +19,7 @@ struct Layout {
   int encoder_tp = 1, llm_tp = 1;
   bool together = true;
   bool sharded = false;  ///< parameter stores
+  int zero = 0;          ///< of those that do not shard
   bool recompute = false;
   int steps = 1;  ///< runs of the same data
   std::function<bool(const std::string&)> trainable = [](const std::string&) { return true; };
@@ -39,6 +40,7 @@ struct Layout {
 struct Outcome {
   double loss = 0.0;                                 ///< sum of weight x loss / W of the last step
   std::map<std::string, std::vector<double>> grads;  ///< whole tensors, by canonical name, of the last step
+  std::vector<double> losses;                        ///< the ranks' shares of it
   std::vector<std::string> programs;                 ///< as run, by rank
   std::int64_t peak_bytes = 0, capacity_bytes = 0;   ///< of rank 0
 };
