@@ -83,6 +83,17 @@ struct StageGraph {
   std::vector<int> consumers_of(int edge, int producer_block) const;
 };
 
+/// What ends a step, behind its last backward.
+struct StepEnd {
+  std::vector<int> buckets;            ///< by stage: RED each; stages beyond the list have none
+  std::vector<std::vector<int>> ties;  ///< stages with a use of each tied parameter: one TIE on each of their ranks
+  bool update = false;                 ///< one OPT on every rank
+
+  int num_buckets(int stage) const {
+    return static_cast<std::size_t>(stage) < buckets.size() ? buckets[static_cast<std::size_t>(stage)] : 0;
+  }
+};
+
 /// Throws std::logic_error that names the rank, the action and the rule, unless for every rank: F runs before B; every
 /// action of the graph happens exactly once; a transfer runs after what it carries was made and before it is read;
 /// every send has its receive in the same order on each channel (edge, direction, source, destination); the credit
