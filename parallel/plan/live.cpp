@@ -1,0 +1,217 @@
+#include "parallel/plan/live.h"
+
+#include "core/error.h"
+
+#include <algorithm>
+
+namespace mmt::plan {
+namespace {
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+/// Transfers that one block's memory waits for.
+struct Readers {
+  std::int32_t out = 0;
+  std::int32_t grads = 0;
+};
+
+/// The blocks of one stage, this step's first and then those of each later step.
+struct StageBlocks {
+  struct Block {
+    Readers readers;
+    bool open = false;
+    bool computed = false;
+    bool restored = false;
+  };
+  int num_blocks = 0;
+  bool runs_here = false;
+  bool needs_backward = false;
+  bool has_weight_grads = false;
+  std::vector<Readers> readers;  ///< of a fresh block, by number
+  std::vector<Block> blocks;
+};
+
+class Replay {
+ public:
+  Replay(const StageGraph& graph, const Program& program) : graph_(graph), program_(program) {
+    int ahead = 0;
+    for (const Action& a : program.actions) ahead = std::max(ahead, static_cast<int>(a.step_ahead));
+    for (const StageInfo& info : graph.stages) {
+      StageBlocks& s = stages_.emplace_back();
+      s.runs_here = std::ranges::find(info.ranks, program.rank) != info.ranks.end();
+      if (!s.runs_here) continue;
+      s.num_blocks = info.num_blocks;
+      s.needs_backward = info.needs_backward;
+      s.has_weight_grads = info.has_weight_grads;
+      s.readers.resize(at(s.num_blocks));
+      s.blocks.resize(at(s.num_blocks) * at(ahead + 1));
+    }
+    for (const Edge& edge : graph.edges) count_readers(edge);
+  }
+
+  std::vector<LiveEvent> run() {
+    open_what_was_made();
+    for (std::size_t i = 0; i < program_.actions.size(); ++i) {
+      const Action& a = program_.actions[i];
+      action_ = static_cast<std::int32_t>(i);
+      own(a);
+      if (a.kind == Kind::send || a.kind == Kind::recv) transfer(a);
+    }
+    return std::move(events_);
+  }
+
+ private:
+  /// Whom `rank` exchanges a route's rows with: itself, others.
+  struct Ends {
+    bool self = false, other = false;
+    int count() const { return (self ? 1 : 0) + (other ? 1 : 0); }
+  };
+  Ends destinations(const Route& route) const {
+    Ends ends;
+    for (const RouteSegment& s : route.segments) {
+      if (s.src_rank == program_.rank) (s.dst_rank == program_.rank ? ends.self : ends.other) = true;
+    }
+    return ends;
+  }
+  Ends sources(const Route& route) const {
+    Ends ends;
+    for (const RouteSegment& s : route.segments) {
+      if (s.dst_rank == program_.rank) (s.src_rank == program_.rank ? ends.self : ends.other) = true;
+    }
+    return ends;
+  }
+  const Route& route(int edge, int block) const { return graph_.routes[at(edge)][at(block)]; }
+
+  void count_readers(const Edge& edge) {
+    StageBlocks &producer = stages_[at(edge.producer)], &consumer = stages_[at(edge.consumer)];
+    if (!producer.runs_here && !consumer.runs_here) return;
+    const auto& table = graph_.producers_of[at(edge.id)];
+    for (std::size_t m = 0; m < table.size(); ++m) {
+      const Route& r = route(edge.id, static_cast<int>(m));
+      if (producer.runs_here) {
+        const int readers = destinations(r).count();
+        for (const int p : table[m]) producer.readers[at(p)].out += readers;
+      }
+      if (consumer.runs_here && edge.needs_grad) consumer.readers[m].grads += sources(r).count();
+    }
+  }
+
+  void event(int stage, LivePart part, int delta) {
+    events_.push_back({action_, delta < 0, part, static_cast<std::int16_t>(stage), static_cast<std::int8_t>(delta)});
+  }
+
+  StageBlocks::Block& open(int stage, int ahead, int block) {
+    StageBlocks& s = stages_[at(stage)];
+    MMT_CHECK(s.runs_here && block >= 0 && block < s.num_blocks, "rank {} has no block {} of stage {}", program_.rank,
+              block, stage);
+    StageBlocks::Block& b = s.blocks[at(ahead * s.num_blocks + block)];
+    if (!b.open) {
+      b = {s.readers[at(block)], true, false, false};
+      event(stage, LivePart::ports, +1);
+    }
+    return b;
+  }
+  void close_if_done(int stage, StageBlocks::Block& b) {
+    if (!b.open || !b.computed || b.readers.out > 0 || b.readers.grads > 0) return;
+    b.open = false;
+    event(stage, LivePart::ports, -1);
+  }
+
+  void open_what_was_made() {
+    std::vector<std::vector<char>> made_here(stages_.size());
+    for (std::size_t s = 0; s < stages_.size(); ++s) made_here[s].resize(at(stages_[s].num_blocks), 0);
+    for (const Action& a : program_.actions) {
+      if (a.kind == Kind::forward && a.step_ahead == 0) made_here[at(a.stage)][at(a.block)] = 1;
+    }
+    action_ = -1;
+    for (std::size_t s = 0; s < stages_.size(); ++s) {
+      for (std::size_t b = 0; b < made_here[s].size(); ++b) {
+        if (made_here[s][b] == 0) open(static_cast<int>(s), 0, static_cast<int>(b)).computed = true;
+      }
+    }
+  }
+
+  void own(const Action& a) {
+    const auto block = [&]() -> StageBlocks::Block& { return open(a.stage, a.step_ahead, a.block); };
+    const auto done = [&] {
+      StageBlocks::Block& b = block();
+      b.computed = true;
+      close_if_done(a.stage, b);
+    };
+    const auto drop_restored = [&] {
+      StageBlocks::Block& b = block();
+      if (b.restored) event(a.stage, LivePart::restored, -1);
+      b.restored = false;
+    };
+    const StageBlocks& stage = stages_[at(a.stage)];
+    switch (a.kind) {
+      case Kind::forward:
+        block();
+        if (!stage.needs_backward) return done();
+        event(a.stage, LivePart::kept, +1);
+        return event(a.stage, LivePart::held, +1);
+      case Kind::recompute: block().restored = true; return event(a.stage, LivePart::restored, +1);
+      case Kind::backward_input:
+        if (stage.has_weight_grads) event(a.stage, LivePart::stash, +1);
+        event(a.stage, LivePart::kept, -1);
+        drop_restored();
+        if (stage.has_weight_grads) return;
+        event(a.stage, LivePart::held, -1);
+        return done();
+      case Kind::backward_weight:
+        event(a.stage, LivePart::held, -1);
+        event(a.stage, LivePart::stash, -1);
+        return done();
+      case Kind::backward:
+        event(a.stage, LivePart::kept, -1);
+        event(a.stage, LivePart::held, -1);
+        drop_restored();
+        return done();
+      default: return;
+    }
+  }
+
+  void transfer(const Action& a) {
+    const Edge& edge = graph_.edges[at(a.edge)];
+    const bool local = sources(route(a.edge, a.block)).self;
+    if (a.transposed) {
+      if (a.stage != edge.consumer && !local) return;
+      if (!stages_[at(edge.consumer)].runs_here) return;
+      StageBlocks::Block& b = open(edge.consumer, 0, a.block);
+      --b.readers.grads;
+      return close_if_done(edge.consumer, b);
+    }
+    if (a.kind == Kind::recv) open(edge.consumer, 0, a.block);
+    if (a.kind != Kind::send && !local) return;
+    for (const int p : graph_.producers_of[at(a.edge)][at(a.block)]) {
+      StageBlocks::Block& b = open(edge.producer, 0, p);
+      --b.readers.out;
+      close_if_done(edge.producer, b);
+    }
+  }
+
+  const StageGraph& graph_;
+  const Program& program_;
+  std::vector<StageBlocks> stages_;
+  std::vector<LiveEvent> events_;
+  std::int32_t action_ = -1;
+};
+
+}  // namespace
+
+std::vector<LiveEvent> live_events(const StageGraph& graph, const Program& program) {
+  return Replay(graph, program).run();
+}
+
+std::int64_t BlockBytes::of(LivePart part) const {
+  switch (part) {
+    case LivePart::kept: return kept;
+    case LivePart::held: return held;
+    case LivePart::stash: return stash;
+    case LivePart::restored: return restored;
+    case LivePart::ports: return ports;
+  }
+  return 0;
+}
+
+}  // namespace mmt::plan
