@@ -45,7 +45,8 @@ Engine::Engine(const Config& config, comm::Communicator& world, Model& model, co
     setup.cap = llm ? caps.llm : caps.encoders[s];
     for (std::size_t e = 0; llm && e < model.num_encoders(); ++e) setup.port_cap.push_back(caps.encoders[e].out);
     setup.live = live_blocks(graph, program, static_cast<int>(s));
-    setup.recompute = config.train.recompute;
+    setup.recompute.assign(model.stages[s].units.size(),
+                           config.train.recompute ? run::Recompute::full : run::Recompute::none);
     setups.push_back(setup);
 
     run::RowsCapacity capacity;

@@ -117,6 +117,7 @@ struct LiveBlocks {
   int stash = 0;
   int restored = 0;
   int ports = 0;
+  bool joint = false;  ///< a B runs: W within the backward
 };
 LiveBlocks live_blocks(const StageGraph& graph, const Program& program, int stage);
 

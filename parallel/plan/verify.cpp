@@ -360,6 +360,7 @@ class LiveReplay {
         --now_.stash;
         return done(a);
       case Kind::backward:
+        most_.joint = true;
         --now_.kept;
         --now_.held;
         drop_restored(a.block);

@@ -13,8 +13,17 @@ void Executor::run(const plan::Program& program, std::span<StepData> steps, cons
 }
 std::span<const TraceRow> Executor::trace() const { return impl_->trace(); }
 double Executor::sink_seconds() const { return impl_->sink_seconds(); }
-std::int64_t Executor::capacity_bytes() const { return impl_->capacity_bytes(); }
-std::int64_t Executor::peak_bytes() const { return impl_->peak_bytes(); }
+std::int64_t Executor::capacity_bytes() const {
+  std::int64_t bytes = 0;
+  for (const ArenaUse& a : impl_->arenas()) bytes += a.capacity;
+  return bytes;
+}
+std::int64_t Executor::peak_bytes() const {
+  std::int64_t bytes = 0;
+  for (const ArenaUse& a : impl_->arenas()) bytes += a.peak;
+  return bytes;
+}
+std::vector<Executor::ArenaUse> Executor::arenas() const { return impl_->arenas(); }
 void Executor::set_logits_sink(std::function<void(int, std::int64_t, const Tensor&)> sink) {
   impl_->set_logits_sink(std::move(sink));
 }

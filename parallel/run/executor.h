@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace mmt::run {
@@ -24,7 +25,8 @@ struct StageSetup {
   plan::BlockSize cap;                                      ///< no block is larger in any size
   std::vector<std::int64_t> port_cap;                       ///< by stage port: most rows
   plan::LiveBlocks live;                                    ///< most blocks in flight, over all programs that will run
-  bool recompute = false;                                   ///< full: only unit inputs survive the forward
+  std::vector<Recompute> recompute;                         ///< by unit; empty: none
+  bool evaluates = true;                                    ///< forward-only programs will run, too
 };
 
 /// What one step (or the part of a later one that runs ahead) works on.
@@ -69,6 +71,11 @@ class Executor {
   /// Bytes of all arenas, and the most that was used of them.
   std::int64_t capacity_bytes() const;
   std::int64_t peak_bytes() const;
+  struct ArenaUse {
+    std::string name;  ///< "kept of stage 2", "work"
+    std::int64_t capacity = 0, peak = 0;
+  };
+  std::vector<ArenaUse> arenas() const;
 
   /// Called in evaluation with chunks of logits of consecutive supervised rows of a block.
   void set_logits_sink(std::function<void(int block, std::int64_t first, const Tensor& logits)> sink);
@@ -80,7 +87,9 @@ class Executor {
 
 /// Bytes that the arenas of a stage need: what `plan` prints and the executor takes.
 struct StageMemory {
-  std::int64_t kept = 0, held = 0, stash = 0, ports = 0, restored = 0;  ///< for one block each
+  /// For one block each. What recompute makes again lies in `restored` from R on; without an R in `work`, and what BW
+  /// reads of it in `stash` until a BW of its own.
+  std::int64_t kept = 0, held = 0, stash = 0, ports = 0, restored = 0;
   std::int64_t work = 0;  ///< shared by all stages of the rank (the largest counts)
   std::int64_t total(const plan::LiveBlocks& live) const;
 };

@@ -114,18 +114,17 @@ class Executor::Impl {
   std::span<const TraceRow> trace() const { return trace_; }
   double sink_seconds() const { return sink_seconds_; }
 
-  std::int64_t capacity_bytes() const {
-    std::size_t bytes = work_.capacity();
-    for (const auto& [id, p] : places_)
-      bytes +=
-          p->kept.capacity() + p->held.capacity() + p->stash.capacity() + p->ports.capacity() + p->restored.capacity();
-    return static_cast<std::int64_t>(bytes);
-  }
-  std::int64_t peak_bytes() const {
-    std::size_t bytes = work_.peak();
-    for (const auto& [id, p] : places_)
-      bytes += p->kept.peak() + p->held.peak() + p->stash.peak() + p->ports.peak() + p->restored.peak();
-    return static_cast<std::int64_t>(bytes);
+  std::vector<ArenaUse> arenas() const {
+    std::vector<ArenaUse> list;
+    const auto add = [&](const std::string& name, std::size_t capacity, std::size_t peak) {
+      list.push_back({name, static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(peak)});
+    };
+    add(work_.name(), work_.capacity(), work_.peak());
+    for (const auto& [id, p] : places_) {
+      for (const ArenaPool* pool : {&p->kept, &p->held, &p->stash, &p->ports, &p->restored})
+        add(pool->name(), pool->capacity(), pool->peak());
+    }
+    return list;
   }
   void set_logits_sink(std::function<void(int, std::int64_t, const Tensor&)> sink) { logits_sink_ = std::move(sink); }
 
@@ -274,15 +273,23 @@ class Executor::Impl {
       Tensor out;
       if (unit.has_output()) out = forward_output(p, s, rows, turn, u, saves);
       const ArenaScope unit_scope(work_);
-      const bool keep = saves && unit.needs_backward() && !p.layout.restarts[u];
-      take_tensors(unit, Life::kept, keep ? *s.kept : work_, rows, saved);
-      take_tensors(unit, Life::held, keep ? *s.held : work_, rows, saved);
+      const bool keep = saves && unit.needs_backward();
+      saved.tensors.resize(unit.tensors.size());
+      for (std::size_t t = 0; t < unit.tensors.size(); ++t) {
+        const TensorSpec& spec = unit.tensors[t];
+        const bool stored = keep && p.layout.stored(u, spec);
+        if (spec.life == Life::kept) saved.tensors[t] = take(stored ? *s.kept : work_, spec, rows);
+        if (spec.life == Life::held) saved.tensors[t] = take(stored ? *s.held : work_, spec, rows);
+      }
       take_tensors(unit, Life::scratch, work_, rows, saved);
       call(a, p, u, Phase::forward, [&](Ctx& ctx) { p.layout.stage->units[u]->forward(ctx, in, out, saved); });
-      drop_tensors(unit, Life::scratch, saved);
+      for (std::size_t t = 0; t < saved.tensors.size(); ++t) {
+        if (unit.tensors[t].life == Life::scratch || !p.layout.stored(u, unit.tensors[t])) saved.tensors[t] = Tensor();
+      }
       if (!keep) saved.tensors.clear();
       for (std::size_t i = 0; i < in.size(); ++i) {
-        if (!saves || (unit.inputs[i].keep == Life::scratch && !p.layout.restarts[u])) in[i] = Tensor();
+        const bool restarts = p.layout.recompute[u] == Recompute::full;
+        if (!saves || (unit.inputs[i].keep == Life::scratch && !restarts)) in[i] = Tensor();
       }
       if (!unit.has_output() && mode_ == Mode::train && unit.trains()) p.setup.store->block_done(static_cast<int>(u));
       x = out;
@@ -312,24 +319,49 @@ class Executor::Impl {
     return in_buffer(turn[u % 2], port, rows);
   }
 
+  /// Makes what the forward did not store again, in these arenas.
   void restore(const Action& a, Place& p, Slot& s, std::size_t u, Arena& kept, Arena& held) {
     const UnitPlan& unit = p.layout.plan(u);
     const Rows& rows = rows_of_block(a, a.stage, a.block);
-    take_tensors(unit, Life::kept, kept, rows, s.saved[u]);
-    take_tensors(unit, Life::held, held, rows, s.saved[u]);
+    Saved& saved = s.saved[u];
+    saved.tensors.resize(unit.tensors.size());
+    for (std::size_t t = 0; t < unit.tensors.size(); ++t) {
+      const TensorSpec& spec = unit.tensors[t];
+      if (p.layout.stored(u, spec)) continue;
+      if (spec.life == Life::kept) saved.tensors[t] = take(kept, spec, rows);
+      if (spec.life == Life::held) saved.tensors[t] = take(held, spec, rows);
+    }
     const ArenaScope scope(work_);
-    take_tensors(unit, Life::scratch, work_, rows, s.saved[u]);
-    call(a, p, u, Phase::recompute, [&](Ctx& ctx) { p.layout.stage->units[u]->recompute(ctx, s.saved[u]); });
-    drop_tensors(unit, Life::scratch, s.saved[u]);
+    take_tensors(unit, Life::scratch, work_, rows, saved);
+    call(a, p, u, Phase::recompute, [&](Ctx& ctx) {
+      const Unit& layer = *p.layout.stage->units[u];
+      if (p.layout.recompute[u] == Recompute::full) return layer.recompute(ctx, saved);
+      layer.recompute_cheap(ctx, saved);
+    });
+    drop_tensors(unit, Life::scratch, saved);
+  }
+
+  /// What R restored for BW outlives the backward of the input in `stash`.
+  void move_held(Place& p, Slot& s, std::size_t u, Arena& stash, const Rows& rows) {
+    const UnitPlan& unit = p.layout.plan(u);
+    for (std::size_t t = 0; t < unit.tensors.size(); ++t) {
+      const TensorSpec& spec = unit.tensors[t];
+      if (spec.life != Life::held || p.layout.stored(u, spec)) continue;
+      const Tensor target = take(stash, spec, rows);
+      ops::copy(stream_, target, s.saved[u].tensors[t]);
+      s.saved[u].tensors[t] = target;
+    }
   }
 
   void recompute(const Action& a) {
     Place& p = place(a.stage);
     Slot& s = slot(a, a.stage, a.block);
-    if (!p.setup.recompute || s.restored != nullptr) return;
+    if (s.restored != nullptr ||
+        std::ranges::count(p.layout.recompute, Recompute::none) == std::ssize(p.layout.recompute))
+      return;
     s.restored = p.restored.take();
     for (std::size_t u = 0; u < p.layout.num_units(); ++u) {
-      if (p.layout.restarts[u]) restore(a, p, s, u, *s.restored, *s.held);
+      if (p.layout.recompute[u] != Recompute::none) restore(a, p, s, u, *s.restored, *s.restored);
     }
   }
 
@@ -351,9 +383,8 @@ class Executor::Impl {
       Saved& saved = s.saved[u];
       const ArenaScope unit_scope(work_);
       Arena& stash = weights_later ? *s.stash : work_;
-      if (p.layout.restarts[u] && s.restored == nullptr) restore(a, p, s, u, work_, weights_later ? *s.held : work_);
+      if (p.layout.recompute[u] != Recompute::none && s.restored == nullptr) restore(a, p, s, u, work_, stash);
       take_tensors(unit, Life::stash, stash, rows, saved);
-      take_tensors(unit, Life::scratch, work_, rows, saved);
       saved.d_out = d_out;
       std::vector<Tensor> d_in(unit.inputs.size());
       Tensor d_x;
@@ -370,10 +401,15 @@ class Executor::Impl {
         }
         if (port.add_grad) ops::fill(stream_, d_in[i], 0.0);
       }
-      call(a, p, u, Phase::backward_input,
-           [&](Ctx& ctx) { p.layout.stage->units[u]->backward_input(ctx, d_out, d_in, saved); });
-      drop_tensors(unit, Life::scratch, saved);
+      {
+        const ArenaScope call_scope(work_);
+        take_tensors(unit, Life::scratch, work_, rows, saved);
+        call(a, p, u, Phase::backward_input,
+             [&](Ctx& ctx) { p.layout.stage->units[u]->backward_input(ctx, d_out, d_in, saved); });
+        drop_tensors(unit, Life::scratch, saved);
+      }
       drop_tensors(unit, Life::kept, saved);
+      if (weights_later && s.restored != nullptr) move_held(p, s, u, stash, rows);
       if (!weights_later) weights(a, p, s, u);
       d_out = d_x;
     }

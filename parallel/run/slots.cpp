@@ -16,8 +16,7 @@ std::int64_t rows_of(RowCount count, const plan::BlockSize& size, std::int64_t p
   return 0;
 }
 
-StageLayout::StageLayout(const StageSetup& setup)
-    : stage(setup.stage), ports(setup.stage->ports()) {
+StageLayout::StageLayout(const StageSetup& setup) : stage(setup.stage), ports(setup.stage->ports()) {
   for (std::size_t u = 0; u < num_units(); ++u) {
     const UnitPlan& unit = plan(u);
     x_port.push_back(-1);
@@ -32,15 +31,22 @@ StageLayout::StageLayout(const StageSetup& setup)
         x_port[u] = static_cast<int>(p);
       }
     }
-    restarts.push_back(setup.recompute && unit.needs_backward() && unit.has_output());
+    MMT_CHECK(setup.recompute.empty() || setup.recompute.size() == num_units(), "{} units, recompute is set for {}",
+              num_units(), setup.recompute.size());
+    Recompute mode = setup.recompute.empty() ? Recompute::none : setup.recompute[u];
+    const bool cheap = std::ranges::any_of(
+        unit.tensors, [](const TensorSpec& t) { return t.cheap && (t.life == Life::kept || t.life == Life::held); });
+    if (!unit.needs_backward() || !unit.has_output() || (mode == Recompute::selective && !cheap))
+      mode = Recompute::none;
+    recompute.push_back(mode);
     chain_life.push_back(Life::scratch);
     if (u == 0) continue;
     MMT_CHECK(x_port[u] >= 0, "{} does not read the unit before it", unit.name);
     const PortPlan& x = unit.inputs[static_cast<std::size_t>(x_port[u])];
     MMT_CHECK(x.cols == plan(u - 1).output.cols && x.dtype == plan(u - 1).output.dtype,
               "{} gives {} columns, {} reads {}", plan(u - 1).name, plan(u - 1).output.cols, unit.name, x.cols);
-    // Under recompute, a unit starts again from its inputs.
-    chain_life[u - 1] = restarts[u] ? std::max(x.keep, Life::kept) : x.keep;
+    // Under full recompute, a unit starts again from its inputs.
+    chain_life[u - 1] = mode == Recompute::full ? std::max(x.keep, Life::kept) : x.keep;
   }
 }
 
@@ -93,38 +99,48 @@ std::int64_t port_bytes(const PortPlan& port, const plan::BlockSize& size, std::
 StageMemory stage_memory(const StageSetup& setup, const Stream& stream) {
   const StageLayout layout(setup);
   const plan::BlockSize& cap = setup.cap;
+  // Whether BW ever runs within the backward.
+  const bool joint = setup.live.joint || setup.live.stash == 0;
   StageMemory memory;
-  std::int64_t chain = 0, staging = 0, unit_work = 0;
+  std::int64_t chain = 0, alone = 0, between = 0;  // work beside the chain's buffers, and without them
   for (std::size_t s = 0; s < layout.ports.size(); ++s) {
     const Stage::Port& at = layout.ports[s];
     const PortPlan& port = layout.plan(static_cast<std::size_t>(at.unit)).inputs[static_cast<std::size_t>(at.port)];
     const std::int64_t bytes = port_bytes(port, cap, setup.port_cap[s]);
     memory.ports += port.needs_grad ? 2 * bytes : bytes;
-    staging = std::max(staging, 2 * bytes);
+    alone = std::max(alone, 2 * bytes);
   }
   for (std::size_t u = 0; u < layout.num_units(); ++u) {
     const UnitPlan& unit = layout.plan(u);
-    const std::int64_t kept = unit.bytes(Life::kept, cap), held = unit.bytes(Life::held, cap),
-                       stash = unit.bytes(Life::stash, cap);
-    if (!layout.restarts[u] && unit.needs_backward()) {
-      memory.kept += kept;
-      memory.held += held;
+    std::int64_t stored_kept = 0, stored_held = 0, again_kept = 0, again_held = 0;
+    for (const TensorSpec& t : unit.tensors) {
+      if (t.life != Life::kept && t.life != Life::held) continue;
+      const std::int64_t bytes = footprint(t.dtype, rows_of(t.count, cap, 0), t.cols);
+      const bool kept = t.life == Life::kept;
+      (layout.stored(u, t) ? (kept ? stored_kept : stored_held) : (kept ? again_kept : again_held)) += bytes;
     }
-    if (layout.restarts[u]) {
-      memory.restored += kept;
-      memory.held += held;  // between a split BI and its BW
+    const std::int64_t stash = unit.bytes(Life::stash, cap), again = again_kept + again_held;
+    const auto call = [&](Phase phase) {
+      return unit.bytes(Life::scratch, cap) + unit.scratch_bytes(stream, phase, cap);
+    };
+    std::int64_t forward = again;
+    if (unit.needs_backward()) {
+      memory.kept += stored_kept;
+      memory.held += stored_held;
+      memory.restored += again;
+      memory.stash += stash + again_held;
+      std::int64_t back = std::max(call(Phase::backward_input), again > 0 ? call(Phase::recompute) : 0);
+      if (joint) back = std::max(back, call(Phase::backward_weight));
+      between = std::max(between, back + again_kept + (joint ? again_held + stash : 0));
+      alone = std::max({alone, call(Phase::backward_weight), setup.live.restored > 0 ? call(Phase::recompute) : 0});
     }
-    memory.stash += stash;
-    std::int64_t scratch = 0;
-    for (int phase = 0; phase < kNumPhases; ++phase) {
-      scratch = std::max(scratch, unit.scratch_bytes(stream, static_cast<Phase>(phase), cap));
-    }
-    unit_work = std::max(unit_work, unit.bytes(Life::scratch, cap) + kept + held + stash + scratch);
+    if (setup.evaluates || !unit.needs_backward()) forward = again + stored_kept + stored_held;
+    between = std::max(between, forward + call(Phase::forward));
     if (!unit.has_output()) continue;
     const std::int64_t out = port_bytes(unit.output, cap, 0);
     if (u + 1 == layout.num_units()) {
       memory.ports += unit.output.needs_grad ? 2 * out : out;
-      staging = std::max(staging, 2 * out);
+      alone = std::max(alone, 2 * out);
       continue;
     }
     chain = std::max(chain, out);
@@ -132,7 +148,7 @@ StageMemory stage_memory(const StageSetup& setup, const Stream& stream) {
     if (layout.chain_life[u] == Life::held) memory.held += out;
     if (unit.output.keep_grad == Life::stash) memory.stash += out;
   }
-  memory.work = 2 * chain + std::max(unit_work, staging);
+  memory.work = std::max(2 * chain + between, alone);
   return memory;
 }
 

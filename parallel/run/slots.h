@@ -18,9 +18,14 @@ struct StageLayout {
   std::vector<int> x_port;                   ///< by unit: the port that reads the unit before it; -1: none
   std::vector<std::vector<int>> stage_port;  ///< by unit and port: the stage's port; -1: the unit before
   std::vector<Life> chain_life;  ///< by unit: how long its output lives inside the stage (last unit: unused)
-  /// By unit: under recompute, its kept and held tensors are made again from its inputs. Sinks keep theirs: their forward
-  /// already computed what the backward reads.
-  std::vector<bool> restarts;
+  /// By unit, where it has an effect: units with a backward, not sinks (their forward already computed what the
+  /// backward reads), selective only with something cheap.
+  std::vector<Recompute> recompute;
+
+  /// Whether a tensor of the unit keeps what the forward wrote until its reader in the backward.
+  bool stored(std::size_t unit, const TensorSpec& t) const {
+    return recompute[unit] == Recompute::none || (recompute[unit] == Recompute::selective && !t.cheap);
+  }
 
   std::size_t num_units() const { return stage->units.size(); }
   const UnitPlan& plan(std::size_t unit) const { return stage->units[unit]->plan(); }
@@ -34,6 +39,7 @@ class ArenaPool {
   ArenaPool(std::string name, int count, std::size_t bytes);
   Arena* take();  ///< throws std::logic_error when all are in use
   void give_back(Arena*& arena);
+  const std::string& name() const { return name_; }
   std::size_t capacity() const;
   std::size_t peak() const;  ///< of the arena that was used most, times the most arenas in use at once
 

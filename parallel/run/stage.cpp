@@ -178,6 +178,10 @@ UnitPlan UnitPlanner::take() {
   return std::exchange(plan_, UnitPlan{});
 }
 
+void Unit::recompute_cheap(Ctx&, Saved&) const {
+  MMT_CHECK(false, "{} has cheap tensors and does not make them", plan_.name);
+}
+
 comm::Communicator& Ctx::comm(Axis axis) const {
   comm::Communicator* c = comms[static_cast<std::size_t>(axis)];
   MMT_CHECK(c != nullptr, "no communicator for axis {}", static_cast<int>(axis));

@@ -10,6 +10,7 @@
 //   backward_input   reads d_out and Saved; writes d_in of the ports that need it, and the stash
 //   backward_weight  reads Saved only (any time after backward_input); writes parameter gradients
 //   recompute        fills kept and held again from the unit's inputs (full recompute)
+//   recompute_cheap  fills those kept and held tensors again that are cheap, from the others (selective recompute)
 // The head of a sink has no d_out: its forward also computes its parameter gradients and what backward_input scatters.
 #pragma once
 
@@ -100,6 +101,9 @@ struct TensorSpec {
   RowCount count = RowCount::rows;
   std::int64_t cols = 0;
   Life life = Life::kept;
+  /// Made from what else is kept without a product (a norm, an activation): selective recompute drops it after the
+  /// forward and lets Unit::recompute_cheap make it again.
+  bool cheap = false;
 };
 /// What a tensor takes of an arena at most, alignment and guard zone included.
 plan::Linear arena_bytes(DType dtype, RowCount count, std::int64_t cols);
@@ -181,6 +185,8 @@ class UnitPlanner {
 
   SlotId tensor(std::string name, std::int64_t cols, Life life, RowCount count = RowCount::rows);  ///< compute dtype
   SlotId tensor(std::string name, DType dtype, std::int64_t cols, Life life, RowCount count = RowCount::rows);
+  /// The tensor is cheap (TensorSpec). What recompute_cheap reads must live as long as the unit's backward_input.
+  void cheap(SlotId id) { plan_.tensors[static_cast<std::size_t>(id)].cheap = true; }
   /// The longer of two lives of one tensor: scratch < kept < held.
   void lengthen(SlotId id, Life life);
 
@@ -297,6 +303,13 @@ struct Saved {
   const Tensor& operator[](SlotId id) const { return tensors[static_cast<std::size_t>(id)]; }
 };
 
+/// What becomes of a unit's kept and held tensors between forward and backward.
+enum class Recompute : std::uint8_t {
+  none,
+  selective,  ///< cheap ones are made again
+  full,       ///< only the unit's inputs survive, all are made again
+};
+
 /// One layer. Virtual: the seam between models and the runtime.
 class Unit {
  public:
@@ -309,6 +322,8 @@ class Unit {
   virtual void backward_input(Ctx& ctx, const Tensor& d_out, std::span<const Tensor> d_in, Saved& saved) const = 0;
   virtual void backward_weight(Ctx& ctx, Saved& saved) const = 0;
   virtual void recompute(Ctx& ctx, Saved& saved) const = 0;
+  /// Called only where the plan has cheap tensors that are kept or held. No collectives.
+  virtual void recompute_cheap(Ctx& ctx, Saved& saved) const;
 
  protected:
   UnitPlan plan_;

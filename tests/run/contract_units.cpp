@@ -87,6 +87,7 @@ class Mlp final : public Unit {
     p.output(y);
     pre_ = p.tensor("pre", part_, needs ? Life::kept : Life::scratch);
     act_ = p.tensor("act", part_, p.trains(w2_) ? Life::held : Life::scratch);
+    p.cheap(act_);
     d_pre_ = p.trains(w1_) ? p.tensor("d_pre", part_, Life::stash) : -1;
     p.scratch(Phase::backward_input, per_row(2 * width_bytes(o.dtype, part_)));
     if (tp_ > 1) {
@@ -124,6 +125,9 @@ class Mlp final : public Unit {
     }
   }
   void recompute(Ctx& ctx, Saved& saved) const override { hidden(ctx, saved.in[0], saved); }
+  void recompute_cheap(Ctx& ctx, Saved& saved) const override {
+    ops::activation_forward(ctx.stream, saved[act_], saved[pre_], Activation::gelu_erf);
+  }
 
  private:
   void hidden(Ctx& ctx, const Tensor& x, Saved& saved) const {

@@ -308,6 +308,7 @@ class Rank {
     const std::lock_guard guard(lock);
     outcome.programs[static_cast<std::size_t>(world_.rank())] = to_string(program);
     collect(steps[0], outcome);
+    outcome.arenas[static_cast<std::size_t>(world_.rank())] = executor_->arenas();
     if (world_.rank() == 0) {
       outcome.peak_bytes = executor_->peak_bytes();
       outcome.capacity_bytes = executor_->capacity_bytes();
@@ -387,11 +388,42 @@ class Rank {
       setup.tp_group = places_.group(s, places_.lane(world_.rank()));
       setup.cap = {.rows = 32, .supervised = 32, .source = 32, .out = 32, .tiles = 0};
       setup.port_cap = s == kEncoder ? std::vector<std::int64_t>{} : std::vector<std::int64_t>{32};
-      setup.recompute = layout_.recompute;
+      for (std::size_t u = 0; !layout_.recompute.empty() && u < setup.stage->units.size(); ++u)
+        setup.recompute.push_back(layout_.recompute[u % layout_.recompute.size()]);
+      if (layout_.tight) tighten(s, setup);
       setup.live = live_blocks(graph_, programs[static_cast<std::size_t>(world_.rank())], s);
       setups.push_back(setup);
     }
     executor_ = std::make_unique<Executor>(world_, graph_, setups, stream_, ExecutorOptions{.check_events = true});
+  }
+
+  /// Caps are the largest sizes of this lane's blocks.
+  void tighten(int stage, StageSetup& setup) const {
+    const int lane = places_.lane(world_.rank());
+    setup.evaluates = false;
+    setup.cap = {};
+    const auto widen = [](std::int64_t& a, std::int64_t b) { a = std::max(a, b); };
+    std::vector<plan::RowsPlan> blocks;
+    if (stage == kEncoder) blocks.push_back(encoder_rows(layout_.lanes, lane));
+    for (const auto& samples : llm_blocks(layout_.lanes, lane)) {
+      if (stage != kEncoder) blocks.push_back(llm_rows(samples));
+    }
+    if (stage == kPartA) setup.port_cap = {0};
+    for (const plan::RowsPlan& b : blocks) {
+      widen(setup.cap.rows, b.size.rows);
+      widen(setup.cap.supervised, b.size.supervised);
+      widen(setup.cap.source, b.size.source);
+      widen(setup.cap.out, b.size.out);
+    }
+    for (const auto& samples : llm_blocks(layout_.lanes, lane)) {
+      std::int64_t media = 0;
+      for (const int i : samples) {
+        const auto item = kSamples[static_cast<std::size_t>(i)].item;
+        media += item < 0 ? 0 : out_rows_of(static_cast<int>(item));
+      }
+      if (stage == kPartA) widen(setup.port_cap[0], media);
+    }
+    if (stage == kPartB) setup.port_cap = {setup.cap.rows};
   }
 
   StepData step_data() {
@@ -479,6 +511,7 @@ Outcome run_layout(const Layout& layout) {
   Outcome outcome;
   outcome.programs.resize(static_cast<std::size_t>(layout.world_size()));
   outcome.losses.resize(outcome.programs.size());
+  outcome.arenas.resize(outcome.programs.size());
   std::mutex lock;
   comm::run_threads(layout.world_size(), [&](comm::Communicator& world) { Rank(layout, world).run(outcome, lock); });
   outcome.loss = std::accumulate(outcome.losses.begin(), outcome.losses.end(), 0.0);

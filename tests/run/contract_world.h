@@ -20,8 +20,10 @@ struct Layout {
   bool together = true;
   bool sharded = false;  ///< parameter stores
   int zero = 0;          ///< of those that do not shard
-  bool recompute = false;
-  int steps = 1;  ///< runs of the same data
+  /// Of unit u of every stage: recompute[u % size]; empty: none.
+  std::vector<run::Recompute> recompute{};
+  bool tight = false;  ///< caps are the largest sizes of the blocks, so that arenas can be full
+  int steps = 1;       ///< runs of the same data
   std::function<bool(const std::string&)> trainable = [](const std::string&) { return true; };
   /// Program text of each of the three stages (`together`: only the first is used). SENDs that have nobody to send to
   /// on a rank are left out. `prologue` runs before the first step, in the place of what step 0 has no predecessor for.
@@ -38,11 +40,12 @@ struct Layout {
 };
 
 struct Outcome {
-  double loss = 0.0;                                 ///< sum of weight x loss / W of the last step
-  std::map<std::string, std::vector<double>> grads;  ///< whole tensors, by canonical name, of the last step
-  std::vector<double> losses;                        ///< the ranks' shares of it
-  std::vector<std::string> programs;                 ///< as run, by rank
-  std::int64_t peak_bytes = 0, capacity_bytes = 0;   ///< of rank 0
+  double loss = 0.0;                                         ///< sum of weight x loss / W of the last step
+  std::map<std::string, std::vector<double>> grads;          ///< whole tensors, by canonical name, of the last step
+  std::vector<double> losses;                                ///< the ranks' shares of it
+  std::vector<std::string> programs;                         ///< as run, by rank
+  std::int64_t peak_bytes = 0, capacity_bytes = 0;           ///< of rank 0
+  std::vector<std::vector<run::Executor::ArenaUse>> arenas;  ///< by rank
 };
 
 /// Runs the layout on threads. Errors of ranks are thrown.
