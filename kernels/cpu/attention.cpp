@@ -29,8 +29,7 @@ int64_t backward_floats(const Sizes& s, int64_t slots) {
   return s.repeat * ((2 + slots) * s.query_head() + 2 * s.queries + 2 * s.key_head()) + 2 * s.key_head();
 }
 int64_t thread_floats(const AttentionShape& s) {
-  static_assert(own_floats(16) > transposed_floats(16));
-  return own_floats(s.head_dim);
+  return std::max(own_floats(s.head_dim), transposed_floats(s.head_dim));
 }
 
 void forward(const AttentionTiles& tiles, const AttentionForwardArgs& a, Arena& scratch) {
@@ -82,7 +81,8 @@ void forward(const AttentionTiles& tiles, const AttentionForwardArgs& a, Arena& 
                        .lse = lse + (h0 + h) * s.queries,
                        .partial = partial});
       }
-      forward_own_items(tiles.forward_own, a, g0, kv_heads);
+      if (g0 == 0) forward_own_items(tiles.forward_own, a);  // of all heads
+#pragma omp barrier
       merge_partials(tiles, a, partials, h0, heads);
     }
   }
@@ -117,7 +117,6 @@ void backward(const AttentionTiles& tiles, const AttentionBackwardArgs& a, Arena
     const auto num_items = static_cast<int64_t>(plan.backward.size());
 #pragma omp parallel
     {
-      const int threads = omp_get_num_threads();
 #pragma omp for schedule(static) nowait
       for (int64_t x = 0; x < kv_heads * shared_keys; ++x) {
         const auto b = static_cast<std::size_t>(plan.shared_key_blocks[static_cast<std::size_t>(x % shared_keys)]);
@@ -143,36 +142,12 @@ void backward(const AttentionTiles& tiles, const AttentionBackwardArgs& a, Arena
         for (int64_t slot = 0; slot < slots; ++slot)
           std::memset(dq + slot * slot_size + at, 0, static_cast<std::size_t>(rows * s.dim * kFloat));
       }
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1) nowait
       for (int64_t x = 0; x < num_items * heads; ++x) {
         const int64_t h = x % heads, g = h / s.repeat;
         const BackwardItem& item = plan.backward[static_cast<std::size_t>(x / heads)];
         const std::int32_t* const keys = plan.backward_keys.data() + item.first;
-        float* const of_thread = of_threads + omp_get_thread_num() * thread_floats(shape);
-        if (item.own) {
-          if (h % s.repeat != 0) continue;  // short: all heads of a kv head at a time
-          const int64_t column = (h0 + h) * dim, key_column = (g0 + g) * dim;
-          const auto out_if = [](const Tensor& t, int64_t c) { return t.defined() ? rows_out(t, c) : RowsOut{}; };
-          tiles.backward_own({.lists = lists_by_key(plan),
-                              .item = item,
-                              .keys = keys,
-                              .head_dim = shape.head_dim,
-                              .heads = static_cast<int>(s.repeat),
-                              .scale = static_cast<float>(shape.scale),
-                              .q = rows_in(a.q, column),
-                              .d_out = rows_in(a.d_out, column),
-                              .out = rows_in(a.out, column),
-                              .k = rows_in(a.k, key_column),
-                              .v = rows_in(a.v, key_column),
-                              .lse = a.lse.as<float>() + (h0 + h) * s.queries,
-                              .lse_stride = s.queries,
-                              .dq = out_if(a.dq, column),
-                              .dk = out_if(a.dk, key_column),
-                              .dv = out_if(a.dv, key_column),
-                              .ahead = g + threads < kv_heads ? threads : 0,
-                              .scratch = of_thread});
-          continue;
-        }
+        if (item.own) continue;
         const auto sum_of = [&](float* p) { return p ? p + h * s.key_head() : nullptr; };
         tiles.backward({.lists = lists_by_key(plan),
                         .keys = keys,
@@ -188,8 +163,10 @@ void backward(const AttentionTiles& tiles, const AttentionBackwardArgs& a, Arena
                         .dq = slots > 0 ? dq + item.slot * slot_size + h * s.query_head() : nullptr,
                         .dk = sum_of(dk),
                         .dv = sum_of(dv),
-                        .transposed = of_thread});
+                        .transposed = of_threads + omp_get_thread_num() * thread_floats(shape)});
       }
+      if (g0 == 0) backward_own_items(tiles.backward_own, a, of_threads, thread_floats(shape));  // of all heads
+#pragma omp barrier
 #pragma omp for schedule(static) nowait
       for (int64_t x = 0; x < kv_heads * shared_keys; ++x) {
         const auto b = static_cast<std::size_t>(plan.shared_key_blocks[static_cast<std::size_t>(x % shared_keys)]);

@@ -108,7 +108,8 @@ void bf16_forward(const AttentionBf16& unit, const AttentionForwardArgs& a, Aren
              .lse = lse + (h0 + h) * s.queries,
              .partial = item.partial < 0 ? nullptr : partials + (h * plan.num_partials + item.partial) * partial_size});
       }
-      forward_own_items(unit.forward_own, a, g0, kv_heads);
+      if (g0 == 0) forward_own_items(unit.forward_own, a);  // of all heads
+#pragma omp barrier
       merge_partials(unit.rows(), a, partials, h0, heads);
     }
   }
@@ -134,10 +135,9 @@ void bf16_backward(const AttentionBf16& unit, const AttentionBackwardArgs& a, Ar
   for (int64_t g0 = 0; g0 < shape.kv_heads; g0 += pass) {
     const int64_t kv_heads = std::min(pass, shape.kv_heads - g0), heads = kv_heads * s.repeat, h0 = g0 * s.repeat;
     const auto num_items = static_cast<int64_t>(plan.backward.size());
-    const int64_t summed_blocks = s.repeat > 1 ? plan.key_blocks() : 0;
+    const auto summed_blocks = s.repeat > 1 ? static_cast<int64_t>(plan.shared_key_blocks.size()) : 0;
 #pragma omp parallel
     {
-      const int threads = omp_get_num_threads();
 #pragma omp for schedule(static)
       for (int64_t x = 0; x < heads * query_blocks; ++x) {
         const int64_t b = x % query_blocks, h = x / query_blocks, column = (h0 + h) * dim;
@@ -149,10 +149,11 @@ void bf16_backward(const AttentionBf16& unit, const AttentionBackwardArgs& a, Ar
           std::memset(dq + slot * slot_size + h * s.query_head() + q.row * s.dim, 0,
                       static_cast<std::size_t>(q.rows * s.dim * kFloat));
       }
-#pragma omp for schedule(dynamic, 1)
+#pragma omp for schedule(dynamic, 1) nowait
       for (int64_t x = 0; x < num_items * heads; ++x) {
         const int64_t h = x % heads, column = (h0 + h) * dim, key_column = (g0 + h / s.repeat) * dim;
         const BackwardItem& item = at(plan.backward, x / heads);
+        if (item.own) continue;
         const auto out_if = [](bool wanted, const Tensor& t, int64_t c) {
           return wanted && t.defined() ? rows_out(t, c) : RowsOut{};
         };
@@ -176,13 +177,15 @@ void bf16_backward(const AttentionBf16& unit, const AttentionBackwardArgs& a, Ar
                        .dv = out_if(s.repeat == 1, a.dv, key_column),
                        .dk_sum = sum_if(dk),
                        .dv_sum = sum_if(dv),
-                       .ahead = item.own && h + threads < heads ? threads : 0,
                        .scratch = of_threads + omp_get_thread_num() * bf16_backward_words(dim)});
       }
+      if (g0 == 0)  // of all heads
+        backward_own_items(unit.backward_own, a, reinterpret_cast<float*>(of_threads), bf16_backward_words(dim));
+#pragma omp barrier
 #pragma omp for schedule(static) nowait
       for (int64_t x = 0; x < kv_heads * summed_blocks; ++x) {
         const int64_t g = x / summed_blocks, column = (g0 + g) * dim;
-        const Block keys = block_of(plan.key_start, x % summed_blocks);
+        const Block keys = block_of(plan.key_start, at(plan.shared_key_blocks, x % summed_blocks));
         const int64_t from = g * s.repeat * key_sum + keys.row * s.dim;
         const auto repeat = static_cast<int>(s.repeat);
         if (dk) rows.unpack(dk + from, repeat, key_sum, keys.rows, shape.head_dim, rows_out(a.dk, column, keys.row));

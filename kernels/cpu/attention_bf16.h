@@ -59,22 +59,24 @@ struct Bf16Backward {
   RowsOut dk, dv;                       ///< where kv heads have one query head; without data: not wanted
   float* dk_sum = nullptr;              ///< else: written, rows of padded(head_dim); or null
   float* dv_sum = nullptr;
-  int ahead = 0;                     ///< the head to fetch meanwhile, counted from this one; 0: none
   std::uint32_t* scratch = nullptr;  ///< this thread's, bf16_backward_words
 };
 
-/// Words of a thread's scratch: K and V of a group of key blocks, K transposed; Q and dO of a query block in both
-/// layouts; dQ of a query block; dK and dV of the group.
+/// Words of a thread's scratch. Items with rows of their own: K and V, K in pairs, Q and dO in pairs, dK and dV.
+/// Others: K and V of a group of key blocks, K transposed; Q and dO of a query block in both layouts; dQ of a query
+/// block; dK and dV of the group.
 constexpr std::int64_t bf16_backward_words(std::int64_t head_dim) {
   const std::int64_t dp = padded(head_dim), group = kGroupBlocks * kTileKeys;
   return 2 * (group + kSpareKeys) * dp / 2 + kGroupBlocks * dp * kWordsOfKeys + 4 * kTileQueries * dp / 2 +
          kTileQueries * dp + 2 * group * dp;
 }
+static_assert(kGroupBlocks * kTileKeys >= 2 * kOwnRows);  // and what it holds of them takes more than twice the room
 
 struct AttentionBf16 {
   void (*forward)(const Bf16Forward&) = nullptr;
   void (*forward_own)(const OwnForward&) = nullptr;
   void (*backward)(const Bf16Backward&) = nullptr;
+  void (*backward_own)(const OwnBackward&) = nullptr;
   /// rows x head_dim to [row][padded / 2] words; the columns above head_dim are zero.
   void (*pack_rows)(const RowsIn& from, std::int64_t rows, int head_dim, std::uint32_t* to) = nullptr;
   /// At most kTileKeys rows to [padded][kWordsOfKeys]; keys up to the next multiple of 32 are zero.

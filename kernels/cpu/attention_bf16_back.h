@@ -25,7 +25,6 @@ struct Bf16BackwardState {
   alignas(64) float lse[kTileQueries];
   alignas(64) float delta[kTileQueries];
   alignas(64) float rows[16 * kMaxHeadDim];
-  Fetch fetch;
 };
 
 static void place_scratch(Bf16BackwardState& st, uint32_t* scratch, int head_dim) {
@@ -91,7 +90,6 @@ static void backward_tile_bf16(Bf16BackwardState& st, const Bf16Backward& w, int
   for (int g = 0; g * kGroup < keys; ++g) {
     const int first = g * kGroup;
     const Span wanted = c.stripes[g];
-    fetch_some(st.fetch, kFetchRows);
     if (wanted.first < wanted.last) {
       product<false>(kGroup, wanted.last - wanted.first, w.head_dim / 2, k + first * words, words,
                      st.q_lanes + 16 * wanted.first, kLanes, st.scores + 16 * wanted.first, kLanes);
@@ -116,7 +114,6 @@ static void backward_tile_bf16(Bf16BackwardState& st, const Bf16Backward& w, int
            next * kGroup < keys && c.stripes[next].first == rows.first && c.stripes[next].last == rows.last;)
         ++next;
       if (rows.first == rows.last) continue;
-      fetch_some(st.fetch, kFetchRows);
       const int first = g * kGroup, last = next * kGroup < keys ? next * kGroup : keys;
       product<true>(last - first, features, 8 * (rows.last - rows.first), left + first * kLanes / 2 + 8 * rows.first,
                     kLanes / 2, pairs + 8 * rows.first * dp, dp, to + (n * kTileKeys + first) * dp, dp);
@@ -193,13 +190,6 @@ static void backward_group(Bf16BackwardState& st, const Bf16Backward& w, const s
     pack_words(from_row(w.v, key0), rows, w.head_dim, st.v + n * kTileKeys * words);
     if (st.dq) pack_transposed(from_row(w.k, key0), rows, w.head_dim, st.k_transposed + n * dp * kWordsOfKeys);
   }
-  if (w.ahead > 0 && first_block < last_block) {
-    const int query0 = l.query_start[first_block], queries = l.query_start[last_block];
-    const int key0 = l.key_start[keys[0]], last_key = l.key_start[keys[num_keys - 1] + 1];
-    for (const RowsIn& rows : {w.q, w.d_out, w.out}) plan_fetch(st.fetch, rows, query0, queries, w.ahead, w.head_dim);
-    if (!w.dk_sum && !w.dv_sum)  // else the next query head mostly has the same keys
-      for (const RowsIn& rows : {w.k, w.v}) plan_fetch(st.fetch, rows, key0, last_key, w.ahead, w.head_dim);
-  }
   for (int b = first_block; b < last_block; ++b) {
     bool loaded = false;
     for (int n = 0; n < num_keys; ++n) {
@@ -214,7 +204,6 @@ static void backward_group(Bf16BackwardState& st, const Bf16Backward& w, const s
     }
     if (loaded && st.dq) store_queries(st, w, b);
   }
-  fetch_rest(st.fetch);
   for (int n = 0; n < num_keys; ++n) {
     if (st.dk) store_keys(w, keys[n], st.dk + n * kTileKeys * dp, w.dk, w.dk_sum);
     if (st.dv) store_keys(w, keys[n], st.dv + n * kTileKeys * dp, w.dv, w.dv_sum);

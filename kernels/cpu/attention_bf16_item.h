@@ -100,10 +100,9 @@ struct Bf16ForwardState {
   alignas(64) float sums[kMaxHeadDim * kLanes];  // of weight * v, [feature][query]
   alignas(64) float maximum[kTileQueries];       // that weights are relative to, in powers of two
   alignas(64) float weight[kTileQueries];        // sum of weights so far
-  alignas(64) uint32_t keys[(kOwnRows + kSpareKeys) * kMaxHeadDim / 2];  // where they are not packed beforehand
-  alignas(64) uint32_t values[kOwnBlocks * kMaxHeadDim * kWordsOfKeys];
+  alignas(64) uint32_t keys[(kTileKeys + kSpareKeys) * kMaxHeadDim / 2];  // where they are not packed beforehand
+  alignas(64) uint32_t values[kMaxHeadDim * kWordsOfKeys];
   alignas(64) float rows[16 * kMaxHeadDim];
-  Fetch fetch;
 };
 
 /// Scores to weights for one stripe. `factor` >= 0: from scores to powers of two.
@@ -184,7 +183,6 @@ static void forward_tile_bf16(Bf16ForwardState& st, const Bf16Forward& w, int qu
     const int rows = (keys + kGroup - 1) / kGroup * kGroup;
     product<false>(rows, stripes, w.head_dim / 2, k, words, st.lanes, kLanes, st.tile, kLanes);
     for (int s = 0; s < stripes; ++s) {
-      fetch_some(st.fetch, kFetchRows);
       soften_bf16<false>(st, s, {0, keys}, bits, factor, w.head_dim);
     }
     product<true>(w.head_dim, stripes, (keys + 1) / 2, v, kWordsOfKeys, reinterpret_cast<uint32_t*>(st.tile), kLanes,
@@ -196,7 +194,6 @@ static void forward_tile_bf16(Bf16ForwardState& st, const Bf16Forward& w, int qu
   for (int g = 0; g * kGroup < keys; ++g) {
     const Span s = c.stripes[g];
     if (s.first == s.last) continue;
-    fetch_some(st.fetch, kFetchRows);
     product<false>(kGroup, s.last - s.first, w.head_dim / 2, k + g * kGroup * words, words, st.lanes + 16 * s.first,
                    kLanes, st.tile + g * kGroup * kLanes + 16 * s.first, kLanes);
   }
@@ -278,24 +275,6 @@ static void forward_item_bf16(const Bf16Forward& w) {
   begin_products();
   Bf16ForwardState st;
   forward_block_bf16(st, w);
-  end_products();
-}
-
-static void forward_own_bf16(const OwnForward& w) {
-  begin_products();
-  Bf16ForwardState st;
-  const TileLists& l = w.lists;
-  const int64_t dp = padded(w.head_dim);
-  const int key0 = l.key_start[w.first_key], keys = l.key_start[w.last_key];
-  pack_words(from_row(w.k, key0), keys - key0, w.head_dim, st.keys);
-  for (int b = w.first_key; b < w.last_key; ++b)
-    pack_transposed(from_row(w.v, l.key_start[b]), l.key_start[b + 1] - l.key_start[b], w.head_dim,
-                    st.values + (b - w.first_key) * dp * kWordsOfKeys);
-  Bf16Forward one;
-  one.k = st.keys;
-  one.v = st.values;
-  one.block_base = w.first_key;
-  forward_own_heads(st, one, w, forward_block_bf16);
   end_products();
 }
 

@@ -24,42 +24,50 @@ int64_t mark_own(const TilePlan& plan, std::uint8_t* own) {
   return tiles;
 }
 
-namespace {
-
-OwnForward own_work(const AttentionForwardArgs& a, const BackwardItem& item, int64_t kv_head, int ahead) {
+void forward_own_items(void (*work)(const OwnForward&), const AttentionForwardArgs& a) {
   const AttentionShape& shape = a.shape;
-  const int64_t dim = shape.head_dim, repeat = shape.heads / shape.kv_heads, head = kv_head * repeat;
-  const std::int32_t first_key = at(a.mask.tiles->backward_keys, item.first);
-  return {.lists = lists_by_query(*a.mask.tiles),
-          .first_query = item.first_query,
-          .last_query = item.last_query,
-          .first_key = first_key,
-          .last_key = first_key + item.last - item.first,
-          .head_dim = shape.head_dim,
-          .heads = static_cast<int>(repeat),
-          .scale = static_cast<float>(shape.scale),
-          .q = rows_in(a.q, head * dim),
-          .k = rows_in(a.k, kv_head * dim),
-          .v = rows_in(a.v, kv_head * dim),
-          .out = rows_out(a.out, head * dim),
-          .lse = a.lse.as<float>() + head * a.q.rows(),
-          .lse_stride = a.q.rows(),
-          .ahead = ahead};
+  for_own_items(*a.mask.tiles, shape.kv_heads, omp_get_num_threads(), own_forward,
+                [&](const OwnItem& item, const OwnItem& next) {
+                  work({.lists = lists_by_query(*a.mask.tiles),
+                        .item = item,
+                        .next = next,
+                        .head_dim = shape.head_dim,
+                        .repeat = shape.heads / shape.kv_heads,
+                        .scale = static_cast<float>(shape.scale),
+                        .q = rows_in(a.q, 0),
+                        .k = rows_in(a.k, 0),
+                        .v = rows_in(a.v, 0),
+                        .out = rows_out(a.out, 0),
+                        .lse = a.lse.as<float>(),
+                        .lse_stride = a.q.rows()});
+                });
 }
 
-}  // namespace
-
-void forward_own_items(void (*work)(const OwnForward&), const AttentionForwardArgs& a, int64_t first_kv_head,
-                       int64_t kv_heads) {
-  const TilePlan& plan = *a.mask.tiles;
-  const auto count = static_cast<int64_t>(plan.backward.size());
-  const int threads = omp_get_num_threads();
-#pragma omp for schedule(dynamic, 1)
-  for (int64_t x = 0; x < count * kv_heads; ++x) {
-    const int64_t g = x % kv_heads;
-    const BackwardItem& item = at(plan.backward, x / kv_heads);
-    if (own_forward(item)) work(own_work(a, item, first_kv_head + g, g + threads < kv_heads ? threads : 0));
-  }
+void backward_own_items(void (*work)(const OwnBackward&), const AttentionBackwardArgs& a, float* scratch,
+                        int64_t scratch_size) {
+  const AttentionShape& shape = a.shape;
+  const auto out_if = [](const Tensor& t) { return t.defined() ? rows_out(t, 0) : RowsOut{}; };
+  for_own_items(
+      *a.mask.tiles, shape.kv_heads, omp_get_num_threads(), [](const BackwardItem& item) { return item.own; },
+      [&](const OwnItem& item, const OwnItem& next) {
+        work({.lists = lists_by_query(*a.mask.tiles),
+              .item = item,
+              .next = next,
+              .head_dim = shape.head_dim,
+              .repeat = shape.heads / shape.kv_heads,
+              .scale = static_cast<float>(shape.scale),
+              .q = rows_in(a.q, 0),
+              .d_out = rows_in(a.d_out, 0),
+              .out = rows_in(a.out, 0),
+              .k = rows_in(a.k, 0),
+              .v = rows_in(a.v, 0),
+              .lse = a.lse.as<float>(),
+              .lse_stride = a.q.rows(),
+              .dq = out_if(a.dq),
+              .dk = out_if(a.dk),
+              .dv = out_if(a.dv),
+              .scratch = scratch + omp_get_thread_num() * scratch_size});
+      });
 }
 
 namespace {

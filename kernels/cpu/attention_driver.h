@@ -61,14 +61,45 @@ inline Block block_of(const std::vector<std::int32_t>& start, std::int64_t b) {
 inline bool own_forward(const BackwardItem& item) {
   return item.own && item.first_query < item.last_query && item.last - item.first <= kOwnBlocks;
 }
+/// The own items of a plan, shared out over the threads of a parallel region: an item with as many of its heads as
+/// leave work for everybody. `wanted` says which items; `work` gets one, and the one that the thread will probably get
+/// then (or none). Nobody waits at the end.
+template <class Wanted, class Work>
+void for_own_items(const TilePlan& plan, int kv_heads, int threads, const Wanted& wanted, const Work& work) {
+  constexpr std::int64_t kTasksPerThread = 16;  // so that the last ones leave nobody idle
+  const auto count = static_cast<std::int64_t>(plan.backward.size());
+  const std::int64_t parts =
+      std::clamp<std::int64_t>((kTasksPerThread * threads + count - 1) / std::max<std::int64_t>(1, count), 1, kv_heads);
+  const std::int64_t heads = (kv_heads + parts - 1) / parts, tasks = count * parts;
+  const auto task = [&](std::int64_t x) {
+    if (x >= tasks) return OwnItem{};
+    const BackwardItem& item = at(plan.backward, x / parts);
+    const std::int64_t first = x % parts * heads;
+    if (!wanted(item) || first >= kv_heads) return OwnItem{};
+    const std::int32_t first_key = at(plan.backward_keys, item.first);
+    return OwnItem{.first_query = item.first_query,
+                   .last_query = item.last_query,
+                   .first_key = first_key,
+                   .last_key = first_key + item.last - item.first,
+                   .first_head = static_cast<int>(first),
+                   .last_head = static_cast<int>(std::min<std::int64_t>(first + heads, kv_heads))};
+  };
+#pragma omp for schedule(dynamic, 1) nowait
+  for (std::int64_t x = 0; x < tasks; ++x) {
+    const OwnItem item = task(x);
+    if (item.first_head < item.last_head) work(item, task(x + threads));
+  }
+}
 /// Marks the query blocks of such work, one byte each; returns the number of all other tiles.
 std::int64_t mark_own(const TilePlan& plan, std::uint8_t* own);
 
 // Shares of a forward pass, called by every thread of a parallel region.
 
-/// The work of few rows, for `kv_heads` heads from first_kv_head on.
-void forward_own_items(void (*work)(const OwnForward&), const AttentionForwardArgs& args, std::int64_t first_kv_head,
-                       std::int64_t kv_heads);
+/// The work of few rows, all heads.
+void forward_own_items(void (*work)(const OwnForward&), const AttentionForwardArgs& args);
+/// The same; `scratch` has `scratch_size` floats for each thread.
+void backward_own_items(void (*work)(const OwnBackward&), const AttentionBackwardArgs& args, float* scratch,
+                        std::int64_t scratch_size);
 /// Sums the partial results of query blocks by log-sum-exp, in the order of the items. `partials`: of these heads.
 void merge_partials(const AttentionTiles& tiles, const AttentionForwardArgs& args, const float* partials,
                     std::int64_t first_head, std::int64_t heads);

@@ -15,11 +15,10 @@ using Cover = CoverOf<kGroup>;
 /// scores[key][query] = sum over d of rows[key][d] * lanes[d][query], where the cover needs it. `spare`: kSpareRows
 /// rows behind the last key may be read; their scores are not used.
 static void scores(const Cover& c, int keys, int head_dim, const float* rows, int64_t row_stride, bool spare,
-                   const float* lanes, float* out, Fetch& fetch) {
+                   const float* lanes, float* out) {
   for (int g = 0; g * kGroup < keys; ++g) {
     const Span s = c.stripes[g];
     if (s.first == s.last) continue;
-    fetch_some(fetch, kFetchRows);
     const int count = spare || keys - g * kGroup >= kGroup ? kGroup : keys - g * kGroup;
     product<false>(count, s.last - s.first, head_dim, rows + g * kGroup * row_stride, 1, row_stride,
                    lanes + 16 * s.first, kLanes, out + g * kGroup * kLanes + 16 * s.first, kLanes);
@@ -44,15 +43,14 @@ static void transpose_rows(const T* rows, int64_t stride, int count, int head_di
 // ---------------------------------------------------------------------------------------------------------- forward
 
 struct ForwardState {
-  alignas(64) float lanes[kMaxHeadDim * kLanes];                  // scale * log2(e) * q, transposed
-  alignas(64) float tile[kTileKeys * kLanes];                     // scores, then weights
-  alignas(64) float sums[kTileQueries * kMaxHeadDim];             // of weight * v
-  alignas(64) float maximum[kTileQueries];                        // of the scores so far
-  alignas(64) float weight[kTileQueries];                         // sum of weights so far
-  alignas(64) float shrink[kTileQueries];                         // what the sums so far are multiplied by
-  alignas(64) float keys[(kOwnRows + kSpareRows) * kMaxHeadDim];  // where they are not packed beforehand
-  alignas(64) float values[kOwnRows * kMaxHeadDim];
-  Fetch fetch;
+  alignas(64) float lanes[kMaxHeadDim * kLanes];                   // scale * log2(e) * q, transposed
+  alignas(64) float tile[kTileKeys * kLanes];                      // scores, then weights
+  alignas(64) float sums[kTileQueries * kMaxHeadDim];              // of weight * v
+  alignas(64) float maximum[kTileQueries];                         // of the scores so far
+  alignas(64) float weight[kTileQueries];                          // sum of weights so far
+  alignas(64) float shrink[kTileQueries];                          // what the sums so far are multiplied by
+  alignas(64) float keys[(kTileKeys + kSpareRows) * kMaxHeadDim];  // where they are not packed beforehand
+  alignas(64) float values[kTileKeys * kMaxHeadDim];
 };
 
 /// Scores to weights for one stripe; returns whether a maximum grew.
@@ -93,14 +91,14 @@ static void forward_tile(ForwardState& st, const ForwardWork& w, int queries, in
   const float* v = st.values;
   if (w.k) {
     v = w.v + (key0 - w.key_base) * dp;
-    scores(c, keys, w.head_dim, w.k + (key0 - w.key_base) * dp, dp, true, st.lanes, st.tile, st.fetch);
+    scores(c, keys, w.head_dim, w.k + (key0 - w.key_base) * dp, dp, true, st.lanes, st.tile);
   } else {
     if (w.k_rows.bf16) {
       pack(from_row(w.k_rows, key0), keys, w.head_dim, st.keys);
-      scores(c, keys, w.head_dim, st.keys, dp, true, st.lanes, st.tile, st.fetch);
+      scores(c, keys, w.head_dim, st.keys, dp, true, st.lanes, st.tile);
     } else {  // each key is read once: where it lies
       const RowsIn k = from_row(w.k_rows, key0);
-      scores(c, keys, w.head_dim, static_cast<const float*>(k.data), k.stride, false, st.lanes, st.tile, st.fetch);
+      scores(c, keys, w.head_dim, static_cast<const float*>(k.data), k.stride, false, st.lanes, st.tile);
     }
     pack(from_row(w.v_rows, key0), keys, w.head_dim, st.values);
   }
@@ -197,23 +195,11 @@ static void forward_item(const ForwardWork& w) {
   forward_block(st, w);
 }
 
-static void forward_own(const OwnForward& w) {
-  ForwardState st;
-  const int key0 = w.lists.key_start[w.first_key], keys = w.lists.key_start[w.last_key];
-  pack(from_row(w.k, key0), keys - key0, w.head_dim, st.keys);
-  pack(from_row(w.v, key0), keys - key0, w.head_dim, st.values);
-  ForwardWork one;
-  one.k = st.keys;
-  one.v = st.values;
-  forward_own_heads(st, one, w, forward_block);
-}
-
 // --------------------------------------------------------------------------------------------------------- backward
 
 struct BackwardState {
   alignas(64) float weights[kTileKeys * kLanes];    // p
   alignas(64) float gradients[kTileKeys * kLanes];  // of p, then of the score times scale
-  Fetch fetch;
 };
 
 /// One stripe: p from scores, and the gradient of the scores (times scale) from that of p.
@@ -253,8 +239,8 @@ static void backward_tile(BackwardState& st, const BackwardWork& w, int query_bl
     cover_partial(bits, keys, c);
   else
     cover_full(queries, keys, c);
-  scores(c, keys, w.head_dim, k, dp, true, q_lanes, st.weights, st.fetch);
-  scores(c, keys, w.head_dim, v, dp, true, d_out_lanes, st.gradients, st.fetch);
+  scores(c, keys, w.head_dim, k, dp, true, q_lanes, st.weights);
+  scores(c, keys, w.head_dim, v, dp, true, d_out_lanes, st.gradients);
   const F16 scale = set1(w.scale);
   for (int s = 0; s < (queries + 15) / 16; ++s) {
     const int64_t at = query0 - w.query_base + 16 * s;
@@ -270,7 +256,6 @@ static void backward_tile(BackwardState& st, const BackwardWork& w, int query_bl
   for (int g = 0; g * kGroup < keys; ++g) {
     const Span rows = rows_of_group(c, g, queries);
     if (rows.first >= rows.last) continue;
-    fetch_some(st.fetch, kFetchRows);
     const int count = keys - g * kGroup < kGroup ? keys - g * kGroup : kGroup;
     const int64_t from = g * kGroup * kLanes + rows.first, to = (key0 - w.key_base + g * kGroup) * dp;
     if (w.dv)
@@ -334,69 +319,5 @@ static void backward_item(const BackwardWork& w) {
   BackwardState st;
   backward_blocks(st, w);
 }
-
-static void backward_own(const OwnWork& w) {
-  BackwardState st;
-  const TileLists& l = w.lists;
-  const int64_t dp = padded(w.head_dim), matrix = (kOwnRows + kSpareRows) * dp;
-  const int num_keys = w.item.last - w.item.first;
-  const int query0 = l.query_start[w.item.first_query], queries = l.query_start[w.item.last_query] - query0;
-  const int key0 = l.key_start[w.keys[0]], keys = l.key_start[w.keys[num_keys - 1] + 1] - key0;
-  float* const k = w.scratch;
-  float* const v = k + matrix;
-  float* const q = v + matrix;
-  float* const d_out = q + matrix;
-  float* const dq = w.dq.data ? d_out + matrix : nullptr;
-  float* const dk = w.dk.data ? d_out + 2 * matrix : nullptr;
-  float* const dv = w.dv.data ? d_out + 3 * matrix : nullptr;
-  float* const lse = d_out + 4 * matrix;
-  float* const delta = lse + kOwnRows;
-  if (dk) clear(dk, keys * dp);
-  if (dv) clear(dv, keys * dp);
-  if (queries > 0) {
-    pack(from_row(w.k, key0), keys, w.head_dim, k);
-    pack(from_row(w.v, key0), keys, w.head_dim, v);
-  }
-  for (int head = 0; head < w.heads && queries > 0; ++head) {
-    const auto rows = [&](const RowsIn& all) { return from_row(from_head(all, head, w.head_dim), query0); };
-    pack(rows(w.q), queries, w.head_dim, q);
-    pack(rows(w.d_out), queries, w.head_dim, d_out);
-    row_dots(rows(w.d_out), rows(w.out), queries, w.head_dim, delta);
-    convert_lse(w.lse + head * w.lse_stride + query0, queries, lse);
-    if (w.ahead > 0) {
-      for (const RowsIn& of : {w.q, w.d_out, w.out})
-        plan_fetch(st.fetch, of, query0, query0 + queries, int64_t{w.ahead} * w.heads + head, w.head_dim);
-      if (head == 0)
-        for (const RowsIn& of : {w.k, w.v}) plan_fetch(st.fetch, of, key0, key0 + keys, w.ahead, w.head_dim);
-    }
-    if (dq) clear(dq, queries * dp);
-    BackwardWork one;
-    one.lists = l;
-    one.query_base = query0;
-    one.key_base = key0;
-    one.keys = w.keys;
-    one.num_keys = num_keys;
-    one.head_dim = w.head_dim;
-    one.scale = w.scale;
-    one.q = q;
-    one.d_out = d_out;
-    one.lse = lse;
-    one.delta = delta;
-    one.k = k;
-    one.v = v;
-    one.dq = dq;
-    one.dk = dk;
-    one.dv = dv;
-    one.transposed = delta + kOwnRows;
-    backward_blocks(st, one);
-    fetch_rest(st.fetch);
-    if (dq) unpack(dq, 1, 0, queries, w.head_dim, from_row(from_head(w.dq, head, w.head_dim), query0));
-  }
-  if (dk) unpack(dk, 1, 0, keys, w.head_dim, from_row(w.dk, key0));
-  if (dv) unpack(dv, 1, 0, keys, w.head_dim, from_row(w.dv, key0));
-}
-
-static const AttentionTiles kTiles = {forward_item, forward_own, backward_item, backward_own,
-                                      pack,         unpack,      row_dots,      convert_lse};
 
 }  // namespace mmt::cpu::attention::MMT_SIMD_NAMESPACE

@@ -1,6 +1,8 @@
 // The products of attention_bf16_item.h by AMX tiles. Internal; for the AMX unit and its emulated twin.
 #pragma once
 
+#include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/tiles_amx.h"
 
 namespace mmt::cpu::attention::MMT_SIMD_NAMESPACE {
@@ -67,6 +69,17 @@ template <bool kAdd> static void product(int rows, int stripes, int pairs, const
       if (now == 2) tile_block<2, kAdd>(pairs, a, as, b + 16 * s, bs, c + 16 * s, cs);
       if (now == 1) tile_block<1, kAdd>(pairs, a, as, b + 16 * s, bs, c + 16 * s, cs);
     }
+}
+
+/// to(row, stripe, product), at most kMaxHeadDim / 16 stripes; `a` has whole tiles of rows.
+template <class To> static void product_to(int rows, int stripes, int pairs, const uint32_t* a, int64_t as,
+                                           const uint32_t* b, int64_t bs, To to) {
+  alignas(64) float c[16 * kMaxHeadDim];
+  for (int r0 = 0; r0 < rows; r0 += 16, a += 16 * as) {
+    product<false>(16, stripes, pairs, a, as, b, bs, c, kMaxHeadDim);
+    for (int r = r0; r < r0 + 16 && r < rows; ++r)
+      for (int v = 0; v < stripes; ++v) to(r, v, simd::MMT_SIMD_NAMESPACE::load(c + (r - r0) * kMaxHeadDim + 16 * v));
+  }
 }
 
 }  // namespace mmt::cpu::attention::MMT_SIMD_NAMESPACE

@@ -88,20 +88,39 @@ struct Fetch {
   struct Part {
     const char* row;
     int64_t stride, bytes, rows;
-  } parts[5];
+    bool write;
+  } parts[8];
   int used = 0, now = 0;
+  int64_t rows = 0;  // of all parts
 };
 /// `features` columns of the rows [first, last), `head` heads on.
-static inline void plan_fetch(Fetch& f, const RowsIn& rows, int64_t first, int64_t last, int64_t head, int features) {
+static inline void plan_fetch(Fetch& f, const RowsIn& rows, int64_t first, int64_t last, int64_t head, int features,
+                              bool write = false) {
   const int64_t size = rows.bf16 ? 2 : 4;
   f.parts[f.used++] = {static_cast<const char*>(rows.data) + (first * rows.stride + head * features) * size,
-                       rows.stride * size, features * size, last - first};
+                       rows.stride * size, features * size, last - first, write};
+  f.rows += last - first;
+}
+static inline void plan_fetch(Fetch& f, const RowsOut& rows, int64_t first, int64_t last, int64_t head, int features) {
+  if (rows.data) plan_fetch(f, RowsIn{rows.data, rows.stride, rows.bf16}, first, last, head, features, true);
+}
+static inline void fetch_line(const char* at, bool write) {
+#if defined(__AVX2__)  // or the line would be fetched twice: to read, then to own
+  if (write) {
+    asm volatile("prefetchw %0" : : "m"(*at));
+    return;
+  }
+#endif
+  if (write)
+    __builtin_prefetch(at, 1, 2);
+  else
+    __builtin_prefetch(at, 0, 2);
 }
 static inline void fetch_some(Fetch& f, int64_t rows) {
   while (f.now < f.used && rows > 0) {
     Fetch::Part& p = f.parts[f.now];
     for (; p.rows > 0 && rows > 0; --p.rows, --rows, p.row += p.stride)
-      for (int64_t byte = 0; byte < p.bytes; byte += 64) __builtin_prefetch(p.row + byte, 0, 2);
+      for (int64_t byte = 0; byte < p.bytes; byte += 64) fetch_line(p.row + byte, p.write);
     f.now += p.rows == 0;
   }
 }
@@ -109,6 +128,7 @@ static inline void fetch_some(Fetch& f, int64_t rows) {
 static inline void fetch_rest(Fetch& f) {
   fetch_some(f, int64_t{1} << 40);
   f.used = f.now = 0;
+  f.rows = 0;
 }
 inline constexpr int kFetchRows = 10;  // at a time
 
@@ -116,31 +136,25 @@ static inline void clear(float* to, int64_t floats) {
   for (int64_t i = 0; i < floats; i += 16) store(to + i, zero());
 }
 
-/// Work of few rows, head by head over the keys that `one` has packed, asking for the rows of a later head meanwhile.
-template <class State, class Work>
-static void forward_own_heads(State& st, Work& one, const OwnForward& w, void (*block)(State&, const Work&)) {
-  const TileLists& l = w.lists;
-  const int key0 = l.key_start[w.first_key], keys = l.key_start[w.last_key];
-  const int query0 = l.query_start[w.first_query], queries = l.query_start[w.last_query];
-  one.lists = l;
-  one.head_dim = w.head_dim;
-  one.scale = w.scale;
-  one.key_base = key0;
-  for (int head = 0; head < w.heads; ++head) {
-    one.q = from_head(w.q, head, w.head_dim);
-    one.out = from_head(w.out, head, w.head_dim);
-    one.lse = w.lse + head * w.lse_stride;
-    if (w.ahead > 0) {
-      plan_fetch(st.fetch, one.q, query0, queries, int64_t{w.ahead} * w.heads, w.head_dim);
-      if (head == 0) plan_fetch(st.fetch, w.k, key0, keys, w.ahead, w.head_dim);
-      if (head == 0) plan_fetch(st.fetch, w.v, key0, keys, w.ahead, w.head_dim);
-    }
-    for (int b = w.first_query; b < w.last_query; ++b) {
-      one.item = {b, 0, 0x7fffffff, -1, 0};
-      block(st, one);
-    }
-    fetch_rest(st.fetch);
+// Where sums of products go, by row and stripe.
+
+/// To the caller's rows, each times a factor of its own.
+template <class T> struct ToScaledRows {
+  T* to;
+  int64_t stride;
+  const float* factor;
+  int features;
+  inline __attribute__((always_inline)) void operator()(int r, int v, F16 x) const {
+    store_part(to + r * stride + 16 * v, mul(x, set1(factor[r])), features - 16 * v);
   }
-}
+};
+template <class T> struct ToCaller {
+  T* to;
+  int64_t stride;
+  int features;
+  inline __attribute__((always_inline)) void operator()(int r, int v, F16 x) const {
+    store_part(to + r * stride + 16 * v, x, features - 16 * v);
+  }
+};
 
 }  // namespace mmt::cpu::attention::MMT_SIMD_NAMESPACE

@@ -62,21 +62,42 @@ struct ForwardWork {
 };
 constexpr std::int64_t partial_floats(std::int64_t head_dim) { return kTileQueries * (padded(head_dim) + 2); }
 
-/// Query blocks that see nothing but the keys of their own few blocks (BackwardItem::own), for all query heads of a kv
-/// head. All rows start at the first query head, or at the kv head.
-struct OwnForward {
-  TileLists lists;  ///< by query
+/// Query blocks that see nothing but the keys of their own few blocks (BackwardItem::own), and kv heads with all of
+/// their query heads. An item without kv heads is none.
+struct OwnItem {
   int first_query = 0, last_query = 0;
   int first_key = 0, last_key = 0;  ///< at most kOwnBlocks
+  int first_head = 0, last_head = 0;
+};
+/// From the caller's tensors to the caller's tensors; all rows begin at head 0.
+struct OwnForward {
+  TileLists lists;  ///< by query
+  OwnItem item;
+  OwnItem next;  ///< what the thread will probably do then: its rows are asked for meanwhile
   int head_dim = 0;
-  int heads = 0;
+  int repeat = 1;  ///< query heads of a kv head
   float scale = 1;
   RowsIn q, k, v;
   RowsOut out;
-  float* lse = nullptr;
+  float* lse = nullptr;  ///< natural, (heads, rows)
   std::int64_t lse_stride = 0;
-  int ahead = 0;  ///< the kv head to fetch meanwhile, counted from this one; 0: none
 };
+struct OwnBackward {
+  TileLists lists;  ///< by query
+  OwnItem item;
+  OwnItem next;
+  int head_dim = 0;
+  int repeat = 1;
+  float scale = 1;
+  RowsIn q, d_out, out, k, v;
+  const float* lse = nullptr;
+  std::int64_t lse_stride = 0;
+  RowsOut dq, dk, dv;        ///< without data: not wanted
+  float* scratch = nullptr;  ///< this thread's, own_floats
+};
+constexpr std::int64_t own_floats(std::int64_t head_dim) {
+  return 6 * (kOwnRows + kSpareRows) * padded(head_dim) + 2 * kOwnRows;
+}
 
 /// The work of one item for one query head. The packed matrices begin at query row `query_base` and key row `key_base`.
 struct BackwardWork {
@@ -102,31 +123,11 @@ constexpr std::int64_t transposed_floats(std::int64_t head_dim) {
   return std::int64_t{2} * kPackedBlocks * kTileQueries * head_dim;
 }
 
-/// An item with rows of its own (BackwardItem::own), from the caller's tensors to the caller's tensors. All rows start
-/// at the first query head, or at the kv head.
-struct OwnWork {
-  TileLists lists;  ///< by key
-  BackwardItem item;
-  const std::int32_t* keys = nullptr;
-  int head_dim = 0;
-  int heads = 0;
-  float scale = 1;
-  RowsIn q, d_out, out, k, v;
-  const float* lse = nullptr;  ///< natural, (heads, rows)
-  std::int64_t lse_stride = 0;
-  RowsOut dq, dk, dv;        ///< without data: not wanted
-  int ahead = 0;             ///< as OwnForward::ahead
-  float* scratch = nullptr;  ///< this thread's, own_floats
-};
-constexpr std::int64_t own_floats(std::int64_t head_dim) {
-  return 7 * (kOwnRows + kSpareRows) * padded(head_dim) + 2 * kOwnRows + transposed_floats(head_dim);
-}
-
 struct AttentionTiles {
   void (*forward)(const ForwardWork&) = nullptr;
   void (*forward_own)(const OwnForward&) = nullptr;
   void (*backward)(const BackwardWork&) = nullptr;
-  void (*backward_own)(const OwnWork&) = nullptr;
+  void (*backward_own)(const OwnBackward&) = nullptr;
   /// rows x head_dim to rows x padded(head_dim), f32.
   void (*pack)(const RowsIn& from, std::int64_t rows, int head_dim, float* to) = nullptr;
   /// The sum of `count` packed matrices `step` floats apart, in this order, rounded once.

@@ -1,4 +1,4 @@
-#include "kernels/cpu/attention_item.h"
+#include "kernels/cpu/attention_own.h"
 
 namespace mmt::cpu {
 const AttentionTiles& attention_tiles_avx512() { return attention::avx512::kTiles; }

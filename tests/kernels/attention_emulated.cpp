@@ -3,16 +3,16 @@
 
 #include "kernels/cpu/attention_product_amx.h"
 
-#include "kernels/cpu/attention_bf16_back.h"
+#include "kernels/cpu/attention_bf16_own.h"
 
 namespace mmt::test {
 
 namespace unit = cpu::attention::MMT_SIMD_NAMESPACE;
 
 const cpu::AttentionBf16& attention_bf16_emulated() {
-  static constexpr cpu::AttentionBf16 table = {unit::forward_item_bf16,  unit::forward_own_bf16,
-                                               unit::backward_item_bf16, unit::pack_words,
-                                               unit::pack_transposed,    cpu::attention_tiles_portable};
+  static constexpr cpu::AttentionBf16 table = {
+      unit::forward_item_bf16, unit::forward_own_bf16, unit::backward_item_bf16,     unit::backward_own_bf16,
+      unit::pack_words,        unit::pack_transposed,  cpu::attention_tiles_portable};
   return table;
 }
 
