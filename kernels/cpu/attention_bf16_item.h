@@ -28,7 +28,7 @@ static void pack_words(const RowsIn& from, int64_t rows, int head_dim, uint32_t*
     for (int w = 0; w < words; w += 16) {
       const int left = head_dim / 2 - w;
       const F16 x = load_part(row + w, left < 16 ? left : 16);
-      store_part(bits_of(to + i * words + w), x, static_cast<int>(words) - w);
+      store_up_to(bits_of(to + i * words + w), x, static_cast<int>(words) - w);
     }
   }
 }

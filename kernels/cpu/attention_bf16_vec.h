@@ -20,9 +20,11 @@ MMT_SIMD_INLINE const float* bits_of(const uint16_t* p) { return reinterpret_cas
 
 /// Lane i is the word even[i] | odd[i] << 16, for i < n; the rest is zero.
 MMT_SIMD_INLINE F16 zip(const uint16_t* even, const uint16_t* odd, int n) {
-  const __mmask16 mask = first_lanes(n);
-  const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, even));
-  const __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, odd));
+  const auto halves = [n](const uint16_t* p) __attribute__((always_inline)) {
+    return _mm512_cvtepu16_epi32(n >= 16 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))
+                                         : _mm256_maskz_loadu_epi16(first_lanes(n), p));
+  };
+  const __m512i low = halves(even), high = halves(odd);
   return {_mm512_castsi512_ps(_mm512_or_si512(low, _mm512_slli_epi32(high, 16)))};
 }
 /// Both vectors rounded to bf16: first x, then y.

@@ -36,8 +36,8 @@ static void make_own_mask(const TileLists& lists, const OwnItem& item, int rows_
   m.queries = lists.query_start[item.last_query] - query0;
   m.keys = lists.key_start[item.last_key] - key0;
   m.stripes = (m.queries + 15) / 16;
-  for (int s = 0; s < m.stripes; ++s)
-    for (int j = 0; j < m.keys; ++j) m.bits[s][j] = 0;
+  static_assert(kOwnGroup * sizeof(m.bits[0][0]) == 2 * sizeof(uint64_t));
+  for (int s = 0; s < m.stripes; ++s) __builtin_memset(m.bits[s], 0, sizeof m.bits[s]);
   for (int b = item.first_query; b < item.last_query; ++b) {
     const int stripe0 = (lists.query_start[b] - query0) / 16;  // blocks before it are whole
     const int rows = lists.query_start[b + 1] - lists.query_start[b];
@@ -64,11 +64,15 @@ static void make_own_mask(const TileLists& lists, const OwnItem& item, int rows_
     m.full_to[s] = -1;
     for (int g = 0; g * kOwnGroup < m.keys; ++g) {
       const int first = g * kOwnGroup, last = first + kOwnGroup < m.keys ? first + kOwnGroup : m.keys;
-      unsigned any = 0, every = 0xffffu;
-      for (int j = first; j < last; ++j) {
-        any |= m.bits[s][j];
-        every &= m.bits[s][j] | none;
-      }
+      uint64_t word[2];  // of four keys each
+      __builtin_memcpy(word, m.bits[s] + first, sizeof word);
+      const auto fold = [](uint64_t x, uint64_t y, auto with) {
+        const uint64_t four = with(x, y), two = with(four, four >> 32);
+        return static_cast<unsigned>(with(two, two >> 16) & 0xffffu);
+      };
+      const unsigned any = fold(word[0], word[1], [](uint64_t x, uint64_t y) { return x | y; });
+      const bool whole = last - first == kOwnGroup;
+      const unsigned every = whole ? fold(word[0], word[1], [](uint64_t x, uint64_t y) { return x & y; }) | none : 0;
       if (any == 0) continue;
       if (m.full_to[s] < 0) m.full_to[s] = first;
       if (every == 0xffffu && m.full_to[s] == first) m.full_to[s] = last;

@@ -14,6 +14,14 @@ inline constexpr float kLog2E = 1.44269504f;
 inline constexpr float kLn2 = 0.693147181f;
 inline constexpr int kLanes = kTileQueries;  // the row stride of everything with queries as lanes
 
+/// As store_part. But whole vectors are stored as such: what a masked store wrote cannot be read back at once.
+template <class T> MMT_SIMD_INLINE void store_up_to(T* p, F16 x, int n) {
+  if (n >= 16)
+    store(p, x);
+  else
+    store_part(p, x, n);
+}
+
 template <class T> static inline void pack_rows(const T* from, int64_t stride, int64_t rows, int head_dim, float* to) {
   const int64_t dp = padded(head_dim);
   for (int64_t i = 0; i < rows; ++i)
@@ -33,7 +41,7 @@ template <class T> static inline void unpack_rows(const float* from, int count, 
     for (int d = 0; d < head_dim; d += 16) {
       F16 x = count > 0 ? load(from + i * dp + d) : zero();
       for (int s = 1; s < count; ++s) x = add(x, load(from + s * step + i * dp + d));
-      store_part(to + i * stride + d, x, head_dim - d);
+      store_up_to(to + i * stride + d, x, head_dim - d);
     }
 }
 static inline void unpack(const float* from, int count, int64_t step, int64_t rows, int head_dim, const RowsOut& to) {
@@ -46,11 +54,21 @@ static inline void unpack(const float* from, int count, int64_t step, int64_t ro
 template <class T> static inline void dots(const RowsIn& a, const RowsIn& b, int64_t rows, int head_dim, float* delta) {
   const T* x = static_cast<const T*>(a.data);
   const T* y = static_cast<const T*>(b.data);
-  for (int64_t i = 0; i < rows; ++i) {
-    F16 total = zero();
-    for (int d = 0; d < head_dim; d += 16)
-      total = fma(load_part(x + i * a.stride + d, head_dim - d), load_part(y + i * b.stride + d, head_dim - d), total);
-    delta[i] = sum(total);
+  alignas(64) float lanes[16 * 16];
+  for (int64_t i0 = 0; i0 < rows; i0 += 16) {
+    F16 total[16];
+    const int count = rows - i0 < 16 ? static_cast<int>(rows - i0) : 16;
+    for (int i = 0; i < 16; ++i) {
+      total[i] = zero();
+      if (i >= count) continue;
+      const T *xi = x + (i0 + i) * a.stride, *yi = y + (i0 + i) * b.stride;
+      for (int d = 0; d < head_dim; d += 16)
+        total[i] = fma(load_part(xi + d, head_dim - d), load_part(yi + d, head_dim - d), total[i]);
+    }
+    transpose(total, lanes, 16, 16);
+    for (int step = 8; step > 0; step /= 2)  // sum()'s order, of 16 rows at a time
+      for (int i = 0; i < step; ++i) store(lanes + 16 * i, add(load(lanes + 16 * i), load(lanes + 16 * (i + step))));
+    store_up_to(delta + i0, load(lanes), count);
   }
 }
 static inline void row_dots(const RowsIn& a, const RowsIn& b, int64_t rows, int head_dim, float* delta) {
@@ -145,7 +163,7 @@ template <class T> struct ToScaledRows {
   const float* factor;
   int features;
   inline __attribute__((always_inline)) void operator()(int r, int v, F16 x) const {
-    store_part(to + r * stride + 16 * v, mul(x, set1(factor[r])), features - 16 * v);
+    store_up_to(to + r * stride + 16 * v, mul(x, set1(factor[r])), features - 16 * v);
   }
 };
 template <class T> struct ToCaller {
@@ -153,7 +171,7 @@ template <class T> struct ToCaller {
   int64_t stride;
   int features;
   inline __attribute__((always_inline)) void operator()(int r, int v, F16 x) const {
-    store_part(to + r * stride + 16 * v, x, features - 16 * v);
+    store_up_to(to + r * stride + 16 * v, x, features - 16 * v);
   }
 };
 
