@@ -27,6 +27,10 @@ TransformerBlock::TransformerBlock(const UnitPlanner::Setting& setting, BlockOpt
   normed1_ = planner.tensor("normed 1", hidden, attention_.input_life());
   middle_ = planner.tensor("middle", hidden, norm2_.input_life());
   normed2_ = planner.tensor("normed 2", hidden, mlp_.input_life());
+  cheap1_ = norm1_.input_life() != Life::scratch && attention_.input_life() != Life::scratch;
+  cheap2_ = norm2_.input_life() != Life::scratch && mlp_.input_life() != Life::scratch;
+  if (cheap1_) planner.cheap(normed1_);
+  if (cheap2_) planner.cheap(normed2_);
   planner.output({.cols = hidden, .dtype = setting.dtype, .keep_grad = mlp_.grad_life()});
 
   const Linear buffer = run::arena_bytes(setting.dtype, RowCount::rows, hidden);
@@ -60,6 +64,12 @@ void TransformerBlock::forward(Ctx& ctx, std::span<const Tensor> in, const Tenso
 }
 
 void TransformerBlock::recompute(Ctx& ctx, Saved& saved) const { run(ctx, saved.in[0], {}, saved); }
+
+void TransformerBlock::recompute_cheap(Ctx& ctx, Saved& saved) const {
+  if (cheap1_) norm1_.forward(ctx, saved, saved[normed1_], saved.in[0]);
+  if (cheap2_) norm2_.forward(ctx, saved, saved[normed2_], saved[middle_]);
+  mlp_.recompute_cheap(ctx, saved);
+}
 
 void TransformerBlock::backward_input(Ctx& ctx, const Tensor& d_out, std::span<const Tensor> d_in, Saved& saved) const {
   if (!plan_.needs_backward()) return;

@@ -28,6 +28,7 @@ class TransformerBlock final : public run::Unit {
   void backward_input(Ctx& ctx, const Tensor& d_out, std::span<const Tensor> d_in, Saved& saved) const override;
   void backward_weight(Ctx& ctx, Saved& saved) const override;
   void recompute(Ctx& ctx, Saved& saved) const override;
+  void recompute_cheap(Ctx& ctx, Saved& saved) const override;
 
  private:
   void run(Ctx& ctx, const Tensor& x, const Tensor& out, Saved& saved) const;
@@ -38,7 +39,8 @@ class TransformerBlock final : public run::Unit {
   SelfAttention attention_;
   Mlp mlp_;
   SlotId normed1_ = kNone, middle_ = kNone, normed2_ = kNone;
-  SlotId d_middle_ = kNone;  ///< where attention's output product trains
+  bool cheap1_ = false, cheap2_ = false;  ///< the normed rows are stored, and what they are made of, too
+  SlotId d_middle_ = kNone;               ///< where attention's output product trains
 };
 
 }  // namespace mmt::models

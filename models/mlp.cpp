@@ -35,6 +35,8 @@ Mlp::Mlp(UnitPlanner& planner, const MlpOptions& options, bool input_needs_grad)
   if (gated_ || middle_needs_grad_)
     up_out_ = planner.tensor("mlp up", inner, gated_ && !gate_needs_grad_ ? Life::scratch : kept);
   middle_ = planner.tensor("mlp middle", inner, down_.input_life());
+  cheap_ = down_.input_life() != Life::scratch && middle_needs_grad_ && (!gated_ || gate_needs_grad_);
+  if (cheap_) planner.cheap(middle_);
 
   const Linear buffer = run::arena_bytes(planner.dtype(), RowCount::rows, inner);
   if (gated_ && gate_.weight_trains())
@@ -61,6 +63,14 @@ void Mlp::forward(Ctx& ctx, Saved& saved, const Tensor& y, const Tensor& x) cons
     up_.forward(ctx, saved[middle_], pre, x, activation_);
   }
   if (y.defined()) down_.forward(ctx, y, saved[middle_]);
+}
+
+void Mlp::recompute_cheap(Ctx& ctx, Saved& saved) const {
+  if (!cheap_) return;
+  if (gated_)
+    ops::swiglu_forward(ctx.stream, saved[middle_], saved[gate_out_], saved[up_out_]);
+  else
+    ops::activation_forward(ctx.stream, saved[middle_], saved[up_out_], activation_);
 }
 
 void Mlp::backward_input(Ctx& ctx, Saved& saved, const Tensor& dx, const Tensor& dy) const {

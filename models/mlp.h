@@ -28,11 +28,14 @@ class Mlp {
 
   /// y may be absent (recompute): then only the saved tensors are filled.
   void forward(Ctx& ctx, Saved& saved, const Tensor& y, const Tensor& x) const;
+  /// The activation again, where it is stored and what it is made of, too (selective recompute).
+  void recompute_cheap(Ctx& ctx, Saved& saved) const;
   /// dx may be absent, when no input gradient is needed.
   void backward_input(Ctx& ctx, Saved& saved, const Tensor& dx, const Tensor& dy) const;
   void backward_weight(Ctx& ctx, Saved& saved, const Tensor& dy, const Tensor& x) const;
 
  private:
+  bool cheap_ = false;
   bool gated_ = false, middle_needs_grad_ = false, gate_needs_grad_ = false;
   Activation activation_ = Activation::gelu_erf;
   LinearLayer gate_, up_, down_;

@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
+#include <set>
 
 using namespace mmt;
 using namespace mmt::test;
@@ -144,16 +145,47 @@ TEST_CASE("recompute and delayed weight gradients give the same bits") {
       const run::Stage stage = c.build(DType::f64, trainable);
       const Edges e = edges_of(stage, c.data);
       const Pass plain = run_pass(stage, values, c.data, reference(), e.in, e.d_out);
-      for (const int variant : {1, 2, 3}) {
+      for (const int variant : {1, 2, 3, 4, 6}) {
         RunOptions options = reference();
         options.recompute = (variant & 1) != 0;
         options.delayed_weights = (variant & 2) != 0;
+        options.selective = (variant & 4) != 0;
         const Pass pass = run_pass(stage, values, c.data, options, e.in, e.d_out);
         CHECK(pass.grads == plain.grads);
         CHECK(pass.d_in == plain.d_in);
       }
     }
   }
+}
+
+TEST_CASE("selective recompute with the fast kernels gives the same bits") {
+  for (const Case& c : cases()) {
+    const NamedValues values = values_for(c);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      INFO(c.name << " " << name_of(dtype));
+      const run::Stage stage = c.build(dtype, all_train);
+      const Edges e = edges_of(stage, c.data);
+      RunOptions options;
+      options.stream = cpu_stream();
+      const Pass plain = run_pass(stage, values, c.data, options, e.in, e.d_out);
+      options.selective = true;
+      const Pass pass = run_pass(stage, values, c.data, options, e.in, e.d_out);
+      CHECK(pass.grads == plain.grads);
+      CHECK(pass.d_in == plain.d_in);
+    }
+  }
+}
+
+TEST_CASE("selective recompute stores no normed rows and no activations of a training block") {
+  const Case c = cases().front();
+  const run::Stage stage = c.build(DType::f32, all_train);
+  std::set<std::string> cheap;
+  for (const auto& unit : stage.units) {
+    for (const run::TensorSpec& t : unit->plan().tensors) {
+      if (t.cheap && (t.life == run::Life::kept || t.life == run::Life::held)) cheap.insert(t.name);
+    }
+  }
+  CHECK(cheap == std::set<std::string>{"normed 1", "normed 2", "mlp middle"});
 }
 
 TEST_CASE("every saved tensor is read by a backward") {

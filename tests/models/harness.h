@@ -82,6 +82,7 @@ struct BlockData {
 struct RunOptions {
   Stream stream;
   bool recompute = false;
+  bool selective = false;        ///< recompute of what is cheap
   bool delayed_weights = false;  ///< all BI first, then all BW
   run::Mode mode = run::Mode::train;
   double loss_scale = 1.0;

@@ -94,6 +94,11 @@ void StageRun::spoil(std::size_t u, const std::string& name, const Tensor& t) co
   std::memset(t.data, 0xFF, static_cast<std::size_t>(t.bytes()));
 }
 
+// What selective recompute does not store: as the executor has it.
+static bool drops(const run::UnitPlan& plan, const run::TensorSpec& spec) {
+  return spec.cheap && (spec.life == Life::kept || spec.life == Life::held) && plan.has_output();
+}
+
 void StageRun::forward(const std::vector<Values>& in) {
   std::size_t next_port = 0;
   for (std::size_t u = 0; u < units_.size(); ++u) {
@@ -134,7 +139,8 @@ void StageRun::forward(const std::vector<Values>& in) {
       if (!keep) state.in[p] = nullptr;
     }
     for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
-      const bool keep = !options_.recompute && plan.tensors[t].life != Life::scratch;
+      const run::TensorSpec& spec = plan.tensors[t];
+      const bool keep = !options_.recompute && spec.life != Life::scratch && !(options_.selective && drops(plan, spec));
       if (keep) {
         spoil(u, plan.tensors[t].name, state.saved.tensors[t]);
         continue;
@@ -185,15 +191,22 @@ void StageRun::backward_unit_input(std::size_t u) {
   UnitState& state = *units_[u];
   const run::UnitPlan& plan = stage_.units[u]->plan();
   if (!plan.needs_backward()) return;
-  if (options_.recompute) {
+  bool again = options_.recompute;
+  for (const run::TensorSpec& spec : plan.tensors) again = again || (options_.selective && drops(plan, spec));
+  if (again) {
     for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
-      if (plan.tensors[t].life == Life::stash) continue;
+      const run::TensorSpec& spec = plan.tensors[t];
+      if (spec.life == Life::stash) continue;
+      if (!options_.recompute && spec.life != Life::scratch && !drops(plan, spec)) continue;
       state.tensors[t] = make(plan.tensors[t].dtype, rows_of(plan.tensors[t].count, 0), plan.tensors[t].cols);
       state.saved.tensors[t] = *state.tensors[t];
     }
     Arena scratch = scratch_for(u, Phase::recompute);
     run::Ctx c = ctx(u, Phase::recompute, scratch);
-    stage_.units[u]->recompute(c, state.saved);
+    if (options_.recompute)
+      stage_.units[u]->recompute(c, state.saved);
+    else
+      stage_.units[u]->recompute_cheap(c, state.saved);
     for (std::size_t t = 0; t < plan.tensors.size(); ++t) {
       if (plan.tensors[t].life != Life::scratch) continue;
       state.tensors[t] = nullptr;
