@@ -1,6 +1,7 @@
 #include "apps/mmtrain/engine.h"
 
 #include "kernels/elementwise.h"
+#include "parallel/plan/verify.h"
 
 #include <algorithm>
 #include <cstring>

@@ -9,7 +9,6 @@
 #include "parallel/plan/route.h"
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -93,32 +92,5 @@ struct StepEnd {
     return static_cast<std::size_t>(stage) < buckets.size() ? buckets[static_cast<std::size_t>(stage)] : 0;
   }
 };
-
-/// Throws std::logic_error that names the rank, the action and the rule, unless for every rank: F runs before B; every
-/// action of the graph happens exactly once; a transfer runs after what it carries was made and before it is read;
-/// every send has its receive in the same order on each channel (edge, direction, source, destination); the credit
-/// replay ends; ranks of one stage run the same sequence of its actions. Actions with `step_ahead` make blocks of a
-/// later step: `made_before` lists those that the previous step already made.
-void verify(const StageGraph& graph, std::span<const Program> programs, std::span<const Action> made_before = {});
-
-/// Transfers on `rank` that a block of a stage waits for before its memory can be given back.
-struct BlockReaders {
-  int out = 0;      ///< that read its output: for each consumer block, a SEND and a local copy count one each
-  int returns = 0;  ///< that bring gradients of its output
-  int grads = 0;    ///< that read the gradients of its inputs
-};
-BlockReaders readers_of(const StageGraph& graph, int stage, int block, int rank);
-
-/// Most blocks of `stage` that are alive at once in one rank's program: between F and I (kept), between F and W (held),
-/// between I and W (stash), between R and I (restored), and between the first receive and the last reader (ports).
-struct LiveBlocks {
-  int kept = 0;
-  int held = 0;
-  int stash = 0;
-  int restored = 0;
-  int ports = 0;
-  bool joint = false;  ///< a B runs: W within the backward
-};
-LiveBlocks live_blocks(const StageGraph& graph, const Program& program, int stage);
 
 }  // namespace mmt::plan

@@ -2,6 +2,7 @@
 // action nothing is allocated.
 #pragma once
 
+#include "parallel/plan/lifetimes.h"
 #include "parallel/plan/program.h"
 #include "parallel/run/stage.h"
 #include "parallel/run/store.h"

@@ -1,4 +1,5 @@
 #include "parallel/plan/step.h"
+#include "parallel/plan/verify.h"
 
 #include <catch2/catch.hpp>
 

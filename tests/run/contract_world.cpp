@@ -2,6 +2,7 @@
 
 #include "kernels/backend.h"
 #include "parallel/comm/threads.h"
+#include "parallel/plan/verify.h"
 #include "parallel/run/rows.h"
 #include "parallel/run/ties.h"
 
