@@ -2,6 +2,7 @@
 #include "core/error.h"
 #include "parallel/plan/partition_modules.h"
 #include "parallel/plan/passes.h"
+#include "parallel/plan/verify.h"
 
 #include <catch2/catch.hpp>
 
