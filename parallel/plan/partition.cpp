@@ -10,11 +10,6 @@ namespace {
 
 std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-std::string bytes_text(std::int64_t bytes) {
-  return bytes < 10LL << 30 ? fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20))
-                            : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
-}
-
 }  // namespace
 
 PlannedLayer planned(const LayerInfo& layer, const CostModel& model, const BlockSize& size) {

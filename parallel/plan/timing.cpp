@@ -2,6 +2,8 @@
 
 #include "core/error.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -104,6 +106,24 @@ LayerTime CostModel::time_of(const LayerInfo& layer, const BlockSize& size) cons
 Ns Link::time(std::int64_t bytes) const {
   if (bytes_per_us <= 0) return latency;
   return latency + scaled(bytes, 1000, bytes_per_us);
+}
+
+std::string duration_text(Ns time) {
+  const auto ns = static_cast<double>(time);
+  if (time >= 10'000'000'000) return fmt::format("{:.1f} s", ns / 1e9);
+  if (time >= 1'000'000'000) return fmt::format("{:.2f} s", ns / 1e9);
+  if (time >= 10'000'000) return fmt::format("{:.0f} ms", ns / 1e6);
+  if (time >= 1'000'000) return fmt::format("{:.2f} ms", ns / 1e6);
+  if (time >= 1'000) return fmt::format("{:.1f} us", ns / 1e3);
+  return fmt::format("{} ns", time);
+}
+
+std::string bytes_text(std::int64_t bytes) {
+  const auto b = static_cast<double>(bytes);
+  if (bytes >= std::int64_t{1} << 30) return fmt::format("{:.1f} GiB", b / (1 << 30));
+  if (bytes >= 1 << 20) return fmt::format("{:.1f} MiB", b / (1 << 20));
+  if (bytes >= 1 << 10) return fmt::format("{:.1f} KiB", b / (1 << 10));
+  return fmt::format("{} B", bytes);
 }
 
 }  // namespace mmt::plan

@@ -112,4 +112,8 @@ struct Link {
   friend bool operator==(const Link&, const Link&) = default;
 };
 
+/// "812 ms", "1.24 s"; "2.0 GiB".
+std::string duration_text(Ns time);
+std::string bytes_text(std::int64_t bytes);
+
 }  // namespace mmt::plan
