@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -85,6 +86,10 @@ class Communicator {
   virtual void reserve_sends(std::size_t bytes) = 0;
   /// Moves what waits to be sent; called between actions and row chunks.
   virtual void poll() {}
+
+  /// What this rank is busy with, for the messages of its waits on any communicator of the world; empty: no more. It is
+  /// asked only when a wait ends in an error.
+  virtual void set_doing(std::function<std::string()> doing) = 0;
 
   /// Makes the waits of all ranks throw PeerError with this cause. Callable from any rank's main thread, more than once
   /// (the first cause stays), also while an exception is in flight.

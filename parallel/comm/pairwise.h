@@ -52,6 +52,7 @@ class PairwiseCommunicator final : public Communicator {
   SharedBlock shared_alloc(std::size_t) override { return {}; }
   void reserve_sends(std::size_t bytes) override { post_->reserve(bytes); }
   void poll() override { post_->world().poll(); }
+  void set_doing(std::function<std::string()> doing) override { post_->world().doing = std::move(doing); }
   void abort(std::string_view cause) noexcept override { post_->world().abort->raise(post_->world().rank, cause); }
 
  protected:

@@ -40,6 +40,7 @@ class ShmCommunicator final : public Communicator {
   SharedBlock shared_alloc(std::size_t bytes) override;
   void reserve_sends(std::size_t bytes) override { mailbox_.reserve(bytes); }
   void poll() override { group_->world().poll(); }
+  void set_doing(std::function<std::string()> doing) override { group_->world().doing = std::move(doing); }
   void abort(std::string_view cause) noexcept override { group_->world().abort->raise(group_->world().rank, cause); }
 
  protected:

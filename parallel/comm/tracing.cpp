@@ -24,6 +24,7 @@ class TracingCommunicator final : public Communicator {
   SharedBlock shared_alloc(std::size_t bytes) override { return inner_.shared_alloc(bytes); }
   void reserve_sends(std::size_t bytes) override { inner_.reserve_sends(bytes); }
   void poll() override { inner_.poll(); }
+  void set_doing(std::function<std::string()> doing) override { inner_.set_doing(std::move(doing)); }
   void abort(std::string_view cause) noexcept override { inner_.abort(cause); }
 
  protected:

@@ -45,13 +45,15 @@ struct World {
   AbortFlag* abort = nullptr;
   std::function<void()> before_operation;  ///< tests: seeded delays and failures
   std::function<std::string()>
-      find_dead_rank;  ///< names a rank that no longer runs, or returns ""; asked in long waits
+      find_dead_rank;                  ///< names a rank that no longer runs, or returns ""; asked in long waits
+  std::function<std::string()> doing;  ///< what this rank is busy with, for messages
 
   std::vector<Progress*> progress;  ///< of all communicators: a wait in one moves the sends of the others
 
   void poll() const {
     for (Progress* p : progress) p->poll();
   }
+  std::string while_doing() const { return doing ? fmt::format(" (in {})", doing()) : ""; }
   void check_abort() const {
     if (abort->set()) abort->throw_error();
   }
@@ -77,10 +79,10 @@ struct World {
       if (now < next_look) continue;
       next_look = now + std::chrono::milliseconds(200);
       if (find_dead_rank) {
-        if (const std::string dead = find_dead_rank(); !dead.empty()) throw PeerError(dead);
+        if (const std::string dead = find_dead_rank(); !dead.empty()) throw PeerError(dead + while_doing());
       }
       if (now - start > std::chrono::duration<double>(timeout_seconds)) {
-        throw PeerError(fmt::format("no answer for {:g} s: {}", timeout_seconds, what()));
+        throw PeerError(fmt::format("no answer for {:g} s: {}", timeout_seconds, what()) + while_doing());
       }
     }
   }

@@ -63,7 +63,8 @@ class Executor {
            const Stream& stream, const ExecutorOptions& options = {});
   ~Executor();
 
-  /// `steps[0]` is this step, `steps[a]` what actions with step_ahead a work on. Errors name the action.
+  /// `steps[0]` is this step, `steps[a]` what actions with step_ahead a work on. Broken rules and waits that end
+  /// (PeerError) name the action.
   void run(const plan::Program& program, std::span<StepData> steps, const StepHooks& hooks, Mode mode);
 
   std::span<const TraceRow> trace() const;

@@ -95,14 +95,21 @@ class Executor::Impl {
     trace_.reserve(program.actions.size());
     const auto start = std::chrono::steady_clock::now();
     const auto since = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+    const Doing doing(*this);
     for (const Action& action : program.actions) {
       TraceRow row{action, since(), 0.0, thread_seconds()};
-      execute(action, hooks);
+      current_ = &action;
+      try {
+        execute(action, hooks);
+      } catch (const std::logic_error& e) {
+        throw std::logic_error(fmt::format("{}: {}", to_string(action), e.what()));
+      }
       world_.poll();
       row.end = since();
       row.thread_seconds = thread_seconds() - row.thread_seconds;
       trace_.push_back(row);
     }
+    current_ = nullptr;
     ++step_;
     for (const auto& [id, place] : places_) {
       for (const auto& [key, slot] : place->slots) {
@@ -129,6 +136,18 @@ class Executor::Impl {
   void set_logits_sink(std::function<void(int, std::int64_t, const Tensor&)> sink) { logits_sink_ = std::move(sink); }
 
  private:
+  /// While a program runs, waits of this rank name its action.
+  struct Doing {
+    explicit Doing(Impl& impl) : world(impl.world_) {
+      world.set_doing(
+          [&impl] { return impl.current_ == nullptr ? std::string("no action") : to_string(*impl.current_); });
+    }
+    ~Doing() { world.set_doing({}); }
+    Doing(const Doing&) = delete;
+    Doing& operator=(const Doing&) = delete;
+    comm::Communicator& world;
+  };
+
   // ---- slots
 
   Place& place(int stage) { return *places_.at(stage); }
@@ -549,6 +568,7 @@ class Executor::Impl {
   Arena work_;
   std::span<StepData> steps_;
   Mode mode_ = Mode::train;
+  const Action* current_ = nullptr;
   std::int64_t step_ = 0;
   std::vector<TraceRow> trace_;
   double sink_seconds_ = 0.0;

@@ -168,6 +168,33 @@ TEST_CASE("a wait that is not answered names the ranks that are missing") {
   CHECK(names);
 }
 
+TEST_CASE("a wait that is not answered says what the rank was doing") {
+  ThreadOptions options;
+  options.timeout_seconds = 0.3;
+  const auto run = [&](bool cleared) {
+    return message_of([&] {
+      run_threads(
+          2,
+          [&](Communicator& comm) {
+            const auto group = comm.split(0, 0, "edge 3");
+            std::string action = "1RECV2@e3";
+            comm.set_doing([&] { return action; });
+            action = "1RECV4@e3";  // asked when the wait ends
+            if (cleared) comm.set_doing({});
+            float v = 0;
+            if (comm.rank() == 1) group->recv(Tensor(&v, DType::f32, {1}), 0);
+            comm.set_doing({});
+          },
+          options);
+    });
+  };
+  const std::string text = run(false);
+  INFO(text);
+  CHECK(text.find("no answer for 0.3 s: edge 3: rank 1 waits for a message of 4 bytes (0 have come) from rank 0 "
+                  "(in 1RECV4@e3)") != std::string::npos);
+  CHECK(run(true).find("(in ") == std::string::npos);
+}
+
 TEST_CASE("ranks whose calls differ are told which") {
   const std::string text = message_of([] {
     run_threads(2, [](Communicator& comm) {

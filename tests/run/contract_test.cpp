@@ -275,6 +275,23 @@ TEST_CASE("contract: what a broken runtime computes is noticed") {
   REQUIRE(difference(run_layout(untied), base) > 1e-3);
 }
 
+TEST_CASE("contract: a rank that waits in vain says in which action and for whom") {
+  Layout layout = pipeline(1, 1);
+  layout.silent_rank = 0;
+  layout.timeout_seconds = 0.4;
+  std::string text;
+  try {
+    run_layout(layout);
+  } catch (const PeerError& e) {
+    text = e.what();
+  }
+  INFO(text);
+  // Rank 1 waits for the encoder, rank 2 for rank 1: whoever gives up first.
+  const bool first = text.find("from rank 0 (in 1RECV0@e0)") != std::string::npos;
+  const bool second = text.find("from rank 1 (in 2RECV0@e1)") != std::string::npos;
+  CHECK((first || second));
+}
+
 TEST_CASE("contract: programs that break a rule are refused with rank and action") {
   using Catch::Matchers::Contains;
   const auto refused = [](std::vector<std::string> programs, const std::string& what) {

@@ -304,6 +304,7 @@ class Rank {
       }
       const bool ends = step + 1 == layout_.steps && !layout_.last.empty();
       program = program_of(graph_, layout_, ends ? layout_.last : layout_.programs, world_.rank());
+      if (world_.rank() == layout_.silent_rank) program.actions.clear();
       executor_->run(program, steps, hooks, Mode::train);
     }
     const std::lock_guard guard(lock);
@@ -514,7 +515,10 @@ Outcome run_layout(const Layout& layout) {
   outcome.losses.resize(outcome.programs.size());
   outcome.arenas.resize(outcome.programs.size());
   std::mutex lock;
-  comm::run_threads(layout.world_size(), [&](comm::Communicator& world) { Rank(layout, world).run(outcome, lock); });
+  comm::ThreadOptions threads;
+  threads.timeout_seconds = layout.timeout_seconds;
+  comm::run_threads(
+      layout.world_size(), [&](comm::Communicator& world) { Rank(layout, world).run(outcome, lock); }, threads);
   outcome.loss = std::accumulate(outcome.losses.begin(), outcome.losses.end(), 0.0);
   return outcome;
 }

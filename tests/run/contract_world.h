@@ -35,6 +35,8 @@ struct Layout {
   int drop_segment_of_edge = -1;
   std::string perturb;  ///< canonical name: its first element gets `perturb_by`
   double perturb_by = 0.0;
+  int silent_rank = -1;  ///< runs none of its program
+  double timeout_seconds = 60.0;
 
   int world_size() const { return together ? lanes : lanes * (encoder_tp + 2 * llm_tp); }
 };
