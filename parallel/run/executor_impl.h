@@ -6,6 +6,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/gather.h"
 #include "parallel/comm/tracing.h"
+#include "parallel/comm/values.h"
 #include "parallel/run/slots.h"
 
 #include <fmt/format.h>
@@ -72,19 +73,19 @@ class Executor::Impl {
   Impl(comm::Communicator& world, const StageGraph& graph, std::vector<StageSetup> stages, const Stream& stream,
        const ExecutorOptions& options)
       : world_(world), stream_(stream), options_(options) {
-    for (const Edge& edge : graph.edges) {
-      channels_.emplace_back();
-      for (int back = 0; back < 2; ++back) {
-        channels_.back()[static_cast<std::size_t>(back)] =
-            world.split(0, world.rank(), fmt::format("edge {}{}", back == 1 ? "-" : "", edge.id));
-      }
-    }
     std::size_t work = 0;
     for (const StageSetup& setup : stages) {
       places_.emplace(setup.id, std::make_unique<Place>(setup, stream, options.check_events));
       work = std::max(work, static_cast<std::size_t>(places_.at(setup.id)->memory.work));
     }
     work_ = Arena("work", work);
+    for (const Edge& edge : graph.edges) {
+      channels_.emplace_back();
+      for (const bool back : {false, true}) {
+        if (back && !edge.needs_grad) continue;
+        channels_.back()[back ? 1 : 0] = make_channel(graph, edge, back);
+      }
+    }
   }
 
   void run(const plan::Program& program, std::span<StepData> steps, const StepHooks& hooks, Mode mode) {
@@ -522,7 +523,13 @@ class Executor::Impl {
 
   // ---- transfers (executor_transfers.cpp)
 
-  comm::Communicator& channel(const Action& a);
+  /// The ranks of an edge's two stages in one direction, with room for what they send ahead.
+  struct Channel {
+    std::unique_ptr<comm::Communicator> comm;  ///< null on other ranks
+    std::map<int, int> rank_of;                ///< by world rank
+  };
+  Channel make_channel(const StageGraph& graph, const Edge& edge, bool back);
+  Channel& channel(const Action& a);
   const Edge& edge_of(const Action& a);
   /// Sends the rows that `place_of` finds for each segment, as one packed message.
   template <class F> void send_message(const Action& a, int to, std::span<const RouteSegment> segments, DType dtype,
@@ -534,13 +541,15 @@ class Executor::Impl {
       ops::copy(stream_, packed.row_range(at, s.count), place_of(s));
       at += s.count;
     }
-    channel(a).send(packed, to, stream_);
+    const Channel& c = channel(a);
+    c.comm->send(packed, c.rank_of.at(to), stream_);
   }
   template <class F> void recv_message(const Action& a, int from, std::span<const RouteSegment> segments, DType dtype,
                                        std::int64_t cols, F&& place_of) {
     const ArenaScope scope(work_);
     const Tensor packed = work_.take(dtype, {message_rows(segments), cols});
-    channel(a).recv(packed, from, stream_);
+    const Channel& c = channel(a);
+    c.comm->recv(packed, c.rank_of.at(from), stream_);
     std::int64_t at = 0;
     for (const RouteSegment& s : segments) {
       ops::copy(stream_, place_of(s), packed.row_range(at, s.count));
@@ -563,7 +572,7 @@ class Executor::Impl {
   comm::Communicator& world_;
   Stream stream_;
   ExecutorOptions options_;
-  std::vector<std::array<std::unique_ptr<comm::Communicator>, 2>> channels_;  ///< by edge: forward, transposed
+  std::vector<std::array<Channel, 2>> channels_;  ///< by edge: forward, transposed
   std::map<int, std::unique_ptr<Place>> places_;
   Arena work_;
   std::span<StepData> steps_;

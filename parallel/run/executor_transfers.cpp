@@ -2,8 +2,35 @@
 
 namespace mmt::run {
 
-comm::Communicator& Executor::Impl::channel(const Action& a) {
-  return *channels_[static_cast<std::size_t>(a.edge)][a.transposed ? 1 : 0];
+Executor::Impl::Channel Executor::Impl::make_channel(const StageGraph& graph, const Edge& edge, bool back) {
+  const auto runs = [&](int stage) {
+    return std::ranges::count(graph.stages[static_cast<std::size_t>(stage)].ranks, world_.rank()) > 0;
+  };
+  Channel c;
+  c.comm = world_.split(runs(edge.producer) || runs(edge.consumer) ? 0 : -1, world_.rank(),
+                        fmt::format("edge {}{}", back ? "-" : "", edge.id));
+  if (c.comm == nullptr) return c;
+  const std::vector<std::int64_t> members = comm::all_gather(*c.comm, std::int64_t{world_.rank()});
+  for (std::size_t r = 0; r < members.size(); ++r) c.rank_of[static_cast<int>(members[r])] = static_cast<int>(r);
+  // The sender computes on while its messages lie in the outbox. One that fits the outbox's first size needs no more.
+  constexpr std::int64_t kFirst = std::int64_t{1} << 20, kMargin = 64 << 10;
+  std::int64_t bytes = 0;
+  const int sender = back ? edge.consumer : edge.producer;
+  if (const auto at = places_.find(sender); at != places_.end() && members.size() > 1) {
+    const StageSetup& setup = at->second->setup;
+    const PortPlan& port = back ? port_plan(sender, port_of(sender, edge.port)) : output_plan(sender);
+    const std::int64_t rows =
+        rows_of(port.count, setup.cap,
+                back ? setup.port_cap[static_cast<std::size_t>(port_of(sender, edge.port))] : std::int64_t{0});
+    bytes = graph.credits * (rows * port.cols * size_of(port.dtype) + kMargin);
+  }
+  if (comm::all_reduce(*c.comm, bytes, comm::ReduceOp::max) > kFirst)
+    c.comm->reserve_sends(static_cast<std::size_t>(std::max(bytes, std::int64_t{1} << 12)));
+  return c;
+}
+
+Executor::Impl::Channel& Executor::Impl::channel(const Action& a) {
+  return channels_[static_cast<std::size_t>(a.edge)][a.transposed ? 1 : 0];
 }
 
 const Edge& Executor::Impl::edge_of(const Action& a) { return graph_of(a).edges[static_cast<std::size_t>(a.edge)]; }
