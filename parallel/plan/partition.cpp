@@ -88,6 +88,10 @@ struct Partition::Tables {
     std::int64_t bytes = 0;
     const auto add = [&](std::int64_t rows, std::int64_t grads) { bytes += rows + grads; };
     borders(i, j, add, add);
+    // A join within the place is a local copy from one stage's buffer to another's.
+    for (const Join& join : chain.joins) {
+      if (join.from >= i && join.from < j && join.to >= i && join.to < j) bytes += 2 * (join.bytes + join.grad_bytes);
+    }
     return bytes;
   }
   std::int64_t entering(int i, int j) const {
@@ -106,11 +110,11 @@ struct Partition::Tables {
   std::int64_t activations(int i, int j, int distance) const {
     return (block[at(j)] - block[at(i)]) * in_flight(i, j, distance);
   }
-  /// Port buffers: one a block in flight and one for what arrives; two where nothing returns.
+  /// Port buffers: one a block in flight (or the one that passes), and one for what arrives meanwhile.
+  int spare(int i, int j) const { return entering(i, j) > 0 ? 1 : 0; }
   std::int64_t memory(int i, int j, int distance) const {
-    const int blocks = in_flight(i, j, distance);
     return fixed[at(j)] - fixed[at(i)] + work(i, j) + activations(i, j, distance) +
-           ports(i, j) * std::max(2, blocks + 1);
+           ports(i, j) * (std::max(1, in_flight(i, j, distance)) + spare(i, j));
   }
 
   void make_room() {
@@ -120,7 +124,7 @@ struct Partition::Tables {
       for (int j = i + 1; j <= n; ++j) {
         most = std::max(most, chain.layers[at(j - 1)].work + chain.layers[at(j - 1)].stash);
         const std::int64_t port = ports(i, j), per_block = block[at(j)] - block[at(i)] + port;
-        const std::int64_t left = options.memory - (fixed[at(j)] - fixed[at(i)]) - most - port;
+        const std::int64_t left = options.memory - (fixed[at(j)] - fixed[at(i)]) - most - port * spare(i, j);
         std::int32_t& r = room[at(i) * at(n + 1) + at(j)];
         if (forward_only(i, j)) {
           r = left >= port ? kAny : -1;

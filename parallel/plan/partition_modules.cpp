@@ -323,8 +323,8 @@ class Builder {
   PlannedPipeline p_;
 };
 
-/// Stages of one chain whose places begin at `first_place`; by layer, its stage.
-std::vector<int> add_chain(Builder& builder, const Chain& chain, const Cut& cut, int first_place) {
+/// Stages of one chain whose places begin at `first_place` and go round after `num_places`; by layer, its stage.
+std::vector<int> add_chain(Builder& builder, const Chain& chain, const Cut& cut, int first_place, int num_places) {
   std::vector<int> stage_of;
   for (std::size_t p = 0; p < cut.places.size(); ++p) {
     const int end = cut.places[p].first + cut.places[p].count;
@@ -332,7 +332,7 @@ std::vector<int> add_chain(Builder& builder, const Chain& chain, const Cut& cut,
       int j = i + 1;
       while (j < end && chain.layers[at(j)].module == chain.layers[at(i)].module) ++j;
       const auto layers = std::span(chain.layers).subspan(at(i), at(j - i));
-      const int id = builder.stage(first_place + static_cast<int>(p), layers);
+      const int id = builder.stage(first_place + static_cast<int>(p) % num_places, layers);
       stage_of.resize(at(j), id);
       if (i > 0 && chain.layers[at(i - 1)].module == chain.layers[at(i)].module) {
         const PlannedLayer& before = chain.layers[at(i - 1)];
@@ -351,9 +351,9 @@ std::vector<int> add_chain(Builder& builder, const Chain& chain, const Cut& cut,
 
 }  // namespace
 
-PlannedPipeline pipeline_of(const Chain& chain, const Cut& cut, int num_blocks) {
+PlannedPipeline pipeline_of(const Chain& chain, const Cut& cut, int num_blocks, int num_places) {
   Builder builder(num_blocks);
-  add_chain(builder, chain, cut, 0);
+  add_chain(builder, chain, cut, 0, num_places > 0 ? num_places : static_cast<int>(cut.places.size()));
   return builder.take();
 }
 
@@ -363,8 +363,9 @@ PlannedPipeline pipeline_of(std::span<const ModuleLayers> modules, const ModuleC
   std::vector<int> ends;
   int place = 0;
   for (std::size_t m = 0; m < chains.size(); ++m) {
-    const std::vector<int> stage_of = add_chain(builder, chains[m], cuts.cuts[m], place);
-    place += static_cast<int>(cuts.cuts[m].places.size());
+    const auto own = static_cast<int>(cuts.cuts[m].places.size());
+    const std::vector<int> stage_of = add_chain(builder, chains[m], cuts.cuts[m], place, own);
+    place += own;
     ends.push_back(stage_of.back());
     if (m + 1 < chains.size()) continue;
     std::size_t encoder = 0;  // joins from outside stand in encoder order
@@ -376,6 +377,15 @@ PlannedPipeline pipeline_of(std::span<const ModuleLayers> modules, const ModuleC
     }
   }
   return builder.take();
+}
+
+ScheduleProblem problem_of(const PlannedPipeline& pipeline) {
+  ScheduleProblem problem;
+  problem.graph = &pipeline.graph;
+  problem.places = pipeline.places;
+  problem.times = pipeline.times;
+  problem.simulate = pipeline.simulate;
+  return problem;
 }
 
 Settled settle(std::size_t candidates, const std::function<Ns(std::size_t)>& makespan) {

@@ -2,6 +2,7 @@
 // stages, costs and memory that a cut means for schedules and the simulator.
 #pragma once
 
+#include "parallel/plan/choose.h"
 #include "parallel/plan/partition.h"
 #include "parallel/plan/schedule.h"
 #include "parallel/plan/simulate.h"
@@ -61,10 +62,14 @@ struct PlannedPipeline {
   ActionCost cost(std::span<const Program> programs) const { return cost_of_stages(programs, times); }
 };
 
-/// Places of a joined chain; a place with layers of several modules has a stage for each of them.
-PlannedPipeline pipeline_of(const Chain& chain, const Cut& cut, int num_blocks);
+/// Places of a joined chain; a place with layers of several modules has a stage for each of them. Interleaved: piece i
+/// of the cut is a chunk of place i % num_places; 0: every piece is a place.
+PlannedPipeline pipeline_of(const Chain& chain, const Cut& cut, int num_blocks, int num_places = 0);
 /// Modules on ranks of their own: encoder after encoder, then the last module.
 PlannedPipeline pipeline_of(std::span<const ModuleLayers> modules, const ModuleCuts& cuts, int num_blocks);
+
+/// What choose_schedule works on; the pipeline must outlive it.
+ScheduleProblem problem_of(const PlannedPipeline& pipeline);
 
 /// Simulated makespan of each candidate; the least one wins, the first of equals.
 struct Settled {

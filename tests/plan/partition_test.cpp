@@ -139,7 +139,7 @@ TEST_CASE("a place pays for its layers, its transfers and its blocks in flight")
   REQUIRE((cut.places[0].compute == 65 && cut.places[0].transfer == 101));
   REQUIRE((cut.places[1].transfer == 303 && cut.places[2].transfer == 202));
   REQUIRE((cut.places[0].in_flight == 3 && cut.places[0].activations == 30));
-  REQUIRE(cut.places[0].memory == 1000 + 52 + 30 + 4 * 100);
+  REQUIRE(cut.places[0].memory == 1000 + 52 + 30 + 3 * 100);
   REQUIRE(cut.places[2].memory == 1000 + 52 + 10 + 2 * 200);
   REQUIRE((cut.activation_peak == 30 && cut.cut_bytes == 300));
   options.links[0].overlapped = true;
@@ -407,6 +407,58 @@ TEST_CASE("a place may hold the end of an encoder and the start of the LLM") {
   for (const Policy policy : {Policy::gpipe, Policy::one_f_one_b, Policy::list}) {
     REQUIRE(makespan(p, {.policy = policy}) >= 4 * cut.bottleneck);
   }
+}
+
+TEST_CASE("what a place is said to need is what its simulated blocks take at most") {
+  Random number(5);
+  std::int64_t needed = 0, said = 0;
+  for (int round = 0; round < 200; ++round) {
+    const int n = number(2, 9), places = number(1, std::min(n, 4));
+    Chain chain = random_chain(number, n, number(1, 3), true);
+    chain.joins.pop_back();  // from outside
+    bool behind = false;     // frozen layers behind a training one have a backward, too
+    for (PlannedLayer& l : chain.layers) {
+      behind = l.backward = behind || l.backward;
+      l.trains = l.backward && number(0, 1) > 0;
+      if (!l.backward) l.kept = l.held = l.grad_bytes = 0;
+      l.time = {number(1, 9), l.backward ? number(1, 9) : 0, 0, 0};
+    }
+    for (Join& j : chain.joins) {
+      j.needs_grad = chain.layers[static_cast<std::size_t>(j.from)].backward;
+      j.grad_bytes = chain.layers[static_cast<std::size_t>(j.from)].grad_bytes;
+    }
+    CutOptions options;
+    options.in_flight.num_blocks = number(1, 7);
+    const Cut cut = Partition(chain, options).cut(places, 0);
+    const PlannedPipeline p = pipeline_of(chain, cut, options.in_flight.num_blocks);
+    const ScheduleProblem problem = problem_of(p);
+    const Timeline t = simulate(problem, programs_of(problem, {}));
+    for (int place = 0; place < places; ++place) {
+      const auto i = static_cast<std::size_t>(place);
+      INFO("round " << round << " place " << place << " of " << places);
+      const std::int64_t needs = t.ranks[i].arenas + p.simulate.fixed_bytes[i];
+      CHECK(needs <= cut.places[i].memory);
+      needed += needs;
+      said += cut.places[i].memory;
+    }
+  }
+  REQUIRE(said * 100 <= needed * 105);  // never too little, and near
+}
+
+TEST_CASE("pieces of a cut go round the places for interleaved schedules") {
+  std::vector<ModuleLayers> modules(1);
+  modules[0] = {.name = "llm", .layers = {8, layer("", {10, 10, 10, 0})}};
+  const Chain chain = joined_chain(modules);
+  const PlannedPipeline plain = pipeline_of(chain, cut_chain(chain, 2), 4),
+                        chunks = pipeline_of(chain, cut_chain(chain, 4), 4, 2);
+  REQUIRE(plain.places == std::vector<int>{0, 1});
+  REQUIRE(chunks.places == std::vector<int>{0, 1, 0, 1});
+  const std::vector<ScheduleProblem> problems{problem_of(plain), problem_of(chunks)};
+  std::vector<ScheduleOptions> schedules(2);
+  schedules[1].policy = Policy::interleaved;
+  const ScheduleChoice choice = choose_schedule(problems, schedules);
+  // Half the fill and drain: (4 + 1) x 120 against (4 + 1/2) x 120.
+  REQUIRE(choice.reason == "interleaved 540 ns; 1f1b 600 ns");
 }
 
 TEST_CASE("the best few divisions are settled by their simulated step time") {
