@@ -1,6 +1,7 @@
 #include "parallel/plan/live.h"
 
 #include "core/error.h"
+#include "parallel/plan/lifetimes.h"
 
 #include <algorithm>
 
@@ -9,16 +10,10 @@ namespace {
 
 std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
-/// Transfers that one block's memory waits for.
-struct Readers {
-  std::int32_t out = 0;
-  std::int32_t grads = 0;
-};
-
 /// The blocks of one stage, this step's first and then those of each later step.
 struct StageBlocks {
   struct Block {
-    Readers readers;
+    BlockReaders readers;
     bool open = false;
     bool computed = false;
     bool restored = false;
@@ -27,26 +22,23 @@ struct StageBlocks {
   bool runs_here = false;
   bool needs_backward = false;
   bool has_weight_grads = false;
-  std::vector<Readers> readers;  ///< of a fresh block, by number
   std::vector<Block> blocks;
 };
 
 class Replay {
  public:
-  Replay(const StageGraph& graph, const Program& program) : graph_(graph), program_(program) {
+  Replay(const Wiring& wiring, const Program& program) : wiring_(wiring), graph_(wiring.graph()), program_(program) {
     int ahead = 0;
     for (const Action& a : program.actions) ahead = std::max(ahead, static_cast<int>(a.step_ahead));
-    for (const StageInfo& info : graph.stages) {
+    for (const StageInfo& info : graph_.stages) {
       StageBlocks& s = stages_.emplace_back();
       s.runs_here = std::ranges::find(info.ranks, program.rank) != info.ranks.end();
       if (!s.runs_here) continue;
       s.num_blocks = info.num_blocks;
       s.needs_backward = info.needs_backward;
       s.has_weight_grads = info.has_weight_grads;
-      s.readers.resize(at(s.num_blocks));
       s.blocks.resize(at(s.num_blocks) * at(ahead + 1));
     }
-    for (const Edge& edge : graph.edges) count_readers(edge);
   }
 
   std::vector<LiveEvent> run() {
@@ -61,41 +53,6 @@ class Replay {
   }
 
  private:
-  /// Whom `rank` exchanges a route's rows with: itself, others.
-  struct Ends {
-    bool self = false, other = false;
-    int count() const { return (self ? 1 : 0) + (other ? 1 : 0); }
-  };
-  Ends destinations(const Route& route) const {
-    Ends ends;
-    for (const RouteSegment& s : route.segments) {
-      if (s.src_rank == program_.rank) (s.dst_rank == program_.rank ? ends.self : ends.other) = true;
-    }
-    return ends;
-  }
-  Ends sources(const Route& route) const {
-    Ends ends;
-    for (const RouteSegment& s : route.segments) {
-      if (s.dst_rank == program_.rank) (s.src_rank == program_.rank ? ends.self : ends.other) = true;
-    }
-    return ends;
-  }
-  const Route& route(int edge, int block) const { return graph_.routes[at(edge)][at(block)]; }
-
-  void count_readers(const Edge& edge) {
-    StageBlocks &producer = stages_[at(edge.producer)], &consumer = stages_[at(edge.consumer)];
-    if (!producer.runs_here && !consumer.runs_here) return;
-    const auto& table = graph_.producers_of[at(edge.id)];
-    for (std::size_t m = 0; m < table.size(); ++m) {
-      const Route& r = route(edge.id, static_cast<int>(m));
-      if (producer.runs_here) {
-        const int readers = destinations(r).count();
-        for (const int p : table[m]) producer.readers[at(p)].out += readers;
-      }
-      if (consumer.runs_here && edge.needs_grad) consumer.readers[m].grads += sources(r).count();
-    }
-  }
-
   void event(int stage, LivePart part, int delta) {
     events_.push_back({action_, delta < 0, part, static_cast<std::int16_t>(stage), static_cast<std::int8_t>(delta)});
   }
@@ -106,7 +63,7 @@ class Replay {
               block, stage);
     StageBlocks::Block& b = s.blocks[at(ahead * s.num_blocks + block)];
     if (!b.open) {
-      b = {s.readers[at(block)], true, false, false};
+      b = {readers_of(wiring_, stage, block, program_.rank), true, false, false};
       event(stage, LivePart::ports, +1);
     }
     return b;
@@ -173,7 +130,7 @@ class Replay {
 
   void transfer(const Action& a) {
     const Edge& edge = graph_.edges[at(a.edge)];
-    const bool local = sources(route(a.edge, a.block)).self;
+    const bool local = a.kind == Kind::recv && wiring_.has_local(a.edge, a.block, program_.rank);
     if (a.transposed) {
       if (a.stage != edge.consumer && !local) return;
       if (!stages_[at(edge.consumer)].runs_here) return;
@@ -183,13 +140,14 @@ class Replay {
     }
     if (a.kind == Kind::recv) open(edge.consumer, 0, a.block);
     if (a.kind != Kind::send && !local) return;
-    for (const int p : graph_.producers_of[at(a.edge)][at(a.block)]) {
+    for (const int p : wiring_.producer_blocks(a.edge, a.block)) {
       StageBlocks::Block& b = open(edge.producer, 0, p);
       --b.readers.out;
       close_if_done(edge.producer, b);
     }
   }
 
+  const Wiring& wiring_;
   const StageGraph& graph_;
   const Program& program_;
   std::vector<StageBlocks> stages_;
@@ -199,8 +157,12 @@ class Replay {
 
 }  // namespace
 
+std::vector<LiveEvent> live_events(const Wiring& wiring, const Program& program) {
+  return Replay(wiring, program).run();
+}
+
 std::vector<LiveEvent> live_events(const StageGraph& graph, const Program& program) {
-  return Replay(graph, program).run();
+  return live_events(Wiring(graph), program);
 }
 
 std::int64_t BlockBytes::of(LivePart part) const {

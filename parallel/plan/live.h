@@ -2,6 +2,7 @@
 #pragma once
 
 #include "parallel/plan/program.h"
+#include "parallel/plan/wiring.h"
 
 #include <cstdint>
 #include <vector>
@@ -23,6 +24,7 @@ struct LiveEvent {
 };
 
 /// In program order; the takes of an action before what it gives back.
+std::vector<LiveEvent> live_events(const Wiring& wiring, const Program& program);
 std::vector<LiveEvent> live_events(const StageGraph& graph, const Program& program);
 
 /// Bytes of one block of a stage by part, and what is shared by all stages of a rank (the largest counts).

@@ -1,10 +1,10 @@
 #include "parallel/plan/simulate.h"
 
 #include "core/error.h"
+#include "parallel/plan/wiring.h"
 
 #include <algorithm>
 #include <array>
-#include <unordered_set>
 #include <utility>
 
 namespace mmt::plan {
@@ -14,51 +14,18 @@ std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 constexpr bool is_transfer(Kind kind) { return kind == Kind::send || kind == Kind::recv; }
 
-/// Rows between two ranks in one route.
-struct Flow {
-  int src = 0;
-  int dst = 0;
-  std::int64_t rows = 0;
-};
-
-/// By edge and consumer block: who sends how many rows to whom, ordered by (src, dst).
-using FlowTable = std::vector<std::vector<std::vector<Flow>>>;
-
-FlowTable flows_of(const StageGraph& graph) {
-  FlowTable table(graph.routes.size());
-  for (std::size_t e = 0; e < graph.routes.size(); ++e) {
-    table[e].resize(graph.routes[e].size());
-    for (std::size_t m = 0; m < graph.routes[e].size(); ++m) {
-      auto& flows = table[e][m];
-      for (const RouteSegment& s : graph.routes[e][m].segments) flows.push_back({s.src_rank, s.dst_rank, s.count});
-      std::ranges::sort(flows, {}, [](const Flow& f) { return std::pair(f.src, f.dst); });
-      std::size_t kept = 0;
-      for (std::size_t i = 0; i < flows.size(); ++i) {
-        if (kept > 0 && flows[kept - 1].src == flows[i].src && flows[kept - 1].dst == flows[i].dst) {
-          flows[kept - 1].rows += flows[i].rows;
-        } else {
-          flows[kept++] = flows[i];
-        }
-      }
-      flows.resize(kept);
-    }
-  }
-  return table;
-}
-
-/// One FIFO: an edge, a direction, two ranks.
-struct Channel {
-  int src = 0, dst = 0;
+/// One FIFO: a channel of the wiring as it is used.
+struct Line {
   Link link;
   std::int64_t row_bytes = 0;
-  std::int32_t first_message = 0;  ///< of its messages in the flat list
+  std::int32_t first_parcel = 0;  ///< of its messages in the flat list
   std::int32_t sent = 0, received = 0;
   std::int32_t sender_waits = -1, receiver_waits = -1;  ///< programs
-  Ns line_free = 0;                                     ///< overlapped: the end of the previous message's bytes
-  std::int32_t line_origin = -1;                        ///< the SEND that the line's chain of messages began with
+  Ns free = 0;                                          ///< overlapped: the end of the previous message's bytes
+  std::int32_t origin = -1;                             ///< the SEND that the chain of messages under way began with
 };
 
-struct Message {
+struct Parcel {
   Ns arrival = 0;
   std::int32_t block = 0;
   std::int32_t origin = -1;  ///< the SEND whose end, plus time under way, is the arrival
@@ -66,16 +33,16 @@ struct Message {
   std::int32_t recv = -1;
 };
 
-/// A transfer's part on one channel.
+/// A transfer's part on one line.
 struct Leg {
-  std::int32_t channel = 0;
+  std::int32_t line = 0;
   std::int64_t rows = 0;
 };
 
 class Simulation {
  public:
   Simulation(const StageGraph& graph, std::span<const Program> programs, const SimulateOptions& options)
-      : graph_(graph), programs_(programs), options_(options) {
+      : graph_(graph), programs_(programs), options_(options), wiring_(graph) {
     std::int32_t actions = 0, max_rank = -1;
     for (const Program& p : programs) {
       base_.push_back(actions);
@@ -129,44 +96,57 @@ class Simulation {
     return entry(transposed && !t.grad_bytes.empty() ? t.grad_bytes : t.row_bytes, edge);
   }
 
-  /// Channels, and for each action which channels it uses with how many rows.
+  /// Rows of each message of each route, in the order of the wiring.
+  std::vector<std::vector<std::vector<std::int64_t>>> count_rows() const {
+    std::vector<std::vector<std::vector<std::int64_t>>> rows(graph_.routes.size());
+    for (std::size_t e = 0; e < rows.size(); ++e) {
+      rows[e].resize(graph_.routes[e].size());
+      for (std::size_t m = 0; m < rows[e].size(); ++m) {
+        const auto messages = wiring_.messages(static_cast<int>(e), static_cast<int>(m));
+        rows[e][m].assign(messages.size(), 0);
+        for (const RouteSegment& s : graph_.routes[e][m].segments) {
+          const auto to = std::ranges::lower_bound(messages, std::pair(s.src_rank, s.dst_rank), {},
+                                                   [](const Message& x) { return std::pair(x.src, x.dst); });
+          rows[e][m][at(to - messages.begin())] += s.count;
+        }
+      }
+    }
+    return rows;
+  }
+
+  /// For each action which lines it uses with how many rows.
   void list_legs() {
-    const FlowTable flows = flows_of(graph_);
-    // Channels by (edge, direction): short lists, as an edge joins the ranks of two stages.
-    std::vector<std::vector<std::int32_t>> by_edge(graph_.edges.size() * 2);
+    for (const Channel& c : wiring_.channels()) {
+      lines_.push_back({.link = link_between(c.from, c.to), .row_bytes = row_bytes(c.edge, c.transposed)});
+    }
+    const auto rows = count_rows();
     for (const Program& p : programs_) {
       for (const Action& a : p.actions) {
         legs_at_.push_back(static_cast<std::int32_t>(legs_.size()));
         local_rows_.push_back(0);
         if (!is_transfer(a.kind)) continue;
-        MMT_CHECK(a.edge >= 0 && at(a.edge) < flows.size() && a.block >= 0 && at(a.block) < flows[at(a.edge)].size(),
+        MMT_CHECK(a.edge >= 0 && at(a.edge) < rows.size() && a.block >= 0 && at(a.block) < rows[at(a.edge)].size(),
                   "rank {}: {} is over no edge of the graph", p.rank, to_string(a));
         const bool sends = a.kind == Kind::send;
-        auto& channels = by_edge[at(a.edge) * 2 + (a.transposed ? 1 : 0)];
-        for (const Flow& f : flows[at(a.edge)][at(a.block)]) {
-          const int src = a.transposed ? f.dst : f.src, dst = a.transposed ? f.src : f.dst;
-          if ((sends ? src : dst) != p.rank) continue;
-          if (src == dst) {
-            if (!sends) local_rows_.back() += f.rows;
+        const auto messages = wiring_.messages(a.edge, a.block);
+        for (std::size_t i = 0; i < messages.size(); ++i) {
+          const Message& m = messages[i];
+          if ((sends == a.transposed ? m.dst : m.src) != p.rank) continue;
+          const std::int64_t count = rows[at(a.edge)][at(a.block)][i];
+          if (m.channel < 0) {
+            if (!sends) local_rows_.back() += count;
             continue;
           }
-          auto c = std::ranges::find_if(
-              channels, [&](std::int32_t i) { return channels_[at(i)].src == src && channels_[at(i)].dst == dst; });
-          if (c == channels.end()) {
-            channels.push_back(static_cast<std::int32_t>(channels_.size()));
-            c = channels.end() - 1;
-            channels_.push_back(
-                {.src = src, .dst = dst, .link = link_between(src, dst), .row_bytes = row_bytes(a.edge, a.transposed)});
-          }
-          legs_.push_back({*c, f.rows});
-          if (sends) ++channels_[at(*c)].first_message;  // counts for now
+          const std::int32_t line = m.channel + (a.transposed ? 1 : 0);
+          legs_.push_back({line, count});
+          if (sends) ++lines_[at(line)].first_parcel;  // counts for now
         }
       }
     }
     legs_at_.push_back(static_cast<std::int32_t>(legs_.size()));
     std::int32_t first = 0;
-    for (Channel& c : channels_) first += std::exchange(c.first_message, first);
-    messages_.resize(at(first));
+    for (Line& l : lines_) first += std::exchange(l.first_parcel, first);
+    parcels_.resize(at(first));
   }
   std::span<const Leg> legs(std::int32_t a) const {
     return {legs_.data() + legs_at_[at(a)], legs_.data() + legs_at_[at(a) + 1]};
@@ -242,36 +222,36 @@ class Simulation {
     Ns start = free_at(p);
     std::int32_t pred = before(p);
     for (const Leg& leg : legs(self)) {
-      Channel& c = channels_[at(leg.channel)];
-      if (c.sent - c.received >= graph_.credits) {
-        c.sender_waits = p;
+      Line& l = lines_[at(leg.line)];
+      if (l.sent - l.received >= graph_.credits) {
+        l.sender_waits = p;
         return false;
       }
-      if (c.sent < graph_.credits) continue;
-      const Message& freed = messages_[at(c.first_message + c.sent - graph_.credits)];
+      if (l.sent < graph_.credits) continue;
+      const Parcel& freed = parcels_[at(l.first_parcel + l.sent - graph_.credits)];
       if (freed.freed > start) start = freed.freed, pred = freed.recv;
     }
     Ns end = start;
     const bool recorded = own_time_[at(self)] != kModelled;
     if (recorded) end += own_time_[at(self)];
     for (const Leg& leg : legs(self)) {
-      Channel& c = channels_[at(leg.channel)];
-      Message& m = messages_[at(c.first_message + c.sent++)];
+      Line& l = lines_[at(leg.line)];
+      Parcel& m = parcels_[at(l.first_parcel + l.sent++)];
       m.block = a.block;
-      const std::int64_t bytes = leg.rows * c.row_bytes;
-      if (c.link.overlapped) {
-        if (end >= c.line_free) c.line_origin = self;
-        c.line_free = std::max(end, c.line_free) + c.link.time(bytes) - c.link.latency;
-        m.origin = c.line_origin;
-        m.arrival = c.line_free + c.link.latency;
+      const std::int64_t bytes = leg.rows * l.row_bytes;
+      if (l.link.overlapped) {
+        if (end >= l.free) l.origin = self;
+        l.free = std::max(end, l.free) + l.link.time(bytes) - l.link.latency;
+        m.origin = l.origin;
+        m.arrival = l.free + l.link.latency;
       } else {
-        if (!recorded) end += c.link.time(bytes);
+        if (!recorded) end += l.link.time(bytes);
         m.origin = self;
         m.arrival = end;
       }
     }
     finish(p, start, end, pred);
-    for (const Leg& leg : legs(self)) wake(channels_[at(leg.channel)].receiver_waits);
+    for (const Leg& leg : legs(self)) wake(lines_[at(leg.line)].receiver_waits);
     return true;
   }
 
@@ -283,25 +263,25 @@ class Simulation {
                   ? options_.transfers.local.time(local_rows_[at(self)] * row_bytes(a.edge, a.transposed))
                   : 0;
     for (const Leg& leg : legs(self)) {
-      Channel& c = channels_[at(leg.channel)];
-      if (c.sent == c.received) {
-        c.receiver_waits = p;
+      Line& l = lines_[at(leg.line)];
+      if (l.sent == l.received) {
+        l.receiver_waits = p;
         return false;
       }
-      const Message& m = messages_[at(c.first_message + c.received)];
+      const Parcel& m = parcels_[at(l.first_parcel + l.received)];
       MMT_CHECK(m.block == a.block, "rank {}: {}: rank {} sent block {} first on this channel", programs_[at(p)].rank,
-                to_string(a), c.src, m.block);
+                to_string(a), wiring_.channels()[at(leg.line)].from, m.block);
       if (m.arrival > start) start = m.arrival, pred = m.origin;
-      if (!c.link.overlapped) copy += c.link.time(leg.rows * c.row_bytes);
+      if (!l.link.overlapped) copy += l.link.time(leg.rows * l.row_bytes);
     }
     if (own_time_[at(self)] != kModelled) copy = own_time_[at(self)];
     finish(p, start, start + copy, pred);
     for (const Leg& leg : legs(self)) {
-      Channel& c = channels_[at(leg.channel)];
-      Message& m = messages_[at(c.first_message + c.received++)];
+      Line& l = lines_[at(leg.line)];
+      Parcel& m = parcels_[at(l.first_parcel + l.received++)];
       m.freed = start + copy;
       m.recv = self;
-      wake(c.sender_waits);
+      wake(l.sender_waits);
     }
     return true;
   }
@@ -389,7 +369,7 @@ class Simulation {
     r.memory.push_back({0, now});
     bool up = true;  // what happens at once, in one direction, is one point
     std::vector<std::array<std::pair<int, int>, kNumLiveParts>> live(graph_.stages.size());  // blocks now, at most
-    for (const LiveEvent& e : live_events(graph_, program)) {
+    for (const LiveEvent& e : live_events(wiring_, program)) {
       const std::int64_t bytes = options_.block_bytes[at(e.stage)].of(e.part);
       auto& [count, most] = live[at(e.stage)][static_cast<std::size_t>(e.part)];
       count += e.delta;
@@ -413,14 +393,15 @@ class Simulation {
   const StageGraph& graph_;
   std::span<const Program> programs_;
   const SimulateOptions& options_;
+  Wiring wiring_;
   std::vector<std::int32_t> base_;  ///< of each program's actions in the flat lists
   std::vector<Ns> start_, end_, own_time_;
   std::vector<std::int32_t> pred_;  ///< whose end (plus time under way) is the start
   std::vector<std::int32_t> legs_at_;
   std::vector<Leg> legs_;
   std::vector<std::int64_t> local_rows_;
-  std::vector<Channel> channels_;
-  std::vector<Message> messages_;
+  std::vector<Line> lines_;  ///< by channel of the wiring
+  std::vector<Parcel> parcels_;
   std::vector<std::int32_t> position_;  ///< next action of each program
   std::vector<std::int32_t> ready_;
   std::vector<std::int32_t> group_of_;
@@ -445,43 +426,6 @@ Timeline replay(const StageGraph& graph, std::span<const Program> programs, std:
               times[p].size(), programs[p].actions.size());
   }
   return Simulation(graph, programs, options).run([&](std::size_t p, std::size_t i) { return times[p][i]; });
-}
-
-ActionCost cost_of_stages(std::span<const Program> programs, std::vector<StageTimes> stages) {
-  const auto key = [](const Action& a) {
-    return static_cast<std::uint64_t>(a.stage) << 40 | static_cast<std::uint64_t>(a.step_ahead) << 32 |
-           static_cast<std::uint64_t>(a.block);
-  };
-  std::unordered_set<std::uint64_t> restored;  // the same on all ranks of a stage
-  for (const Program& p : programs) {
-    for (const Action& a : p.actions) {
-      if (a.kind == Kind::recompute) restored.insert(key(a));
-    }
-  }
-  return [stages = std::move(stages), restored = std::move(restored), key](int, const Action& a) -> Ns {
-    MMT_CHECK(a.stage >= 0 && at(a.stage) < stages.size(), "{}: no times of this stage", to_string(a));
-    const StageTimes& s = stages[at(a.stage)];
-    const auto block = [&]() -> const LayerTime& {
-      if (s.blocks.size() == 1) return s.blocks[0];
-      MMT_CHECK(a.block >= 0 && at(a.block) < s.blocks.size(), "{}: no time of this block", to_string(a));
-      return s.blocks[at(a.block)];
-    };
-    const auto again = [&] { return restored.empty() || !restored.contains(key(a)) ? block().recompute : 0; };
-    switch (a.kind) {
-      case Kind::load: return s.load;
-      case Kind::forward: return block().forward;
-      case Kind::recompute: return block().recompute;
-      case Kind::backward_input: return block().backward_input + again();
-      case Kind::backward_weight: return block().backward_weight;
-      case Kind::backward: return block().backward_input + block().backward_weight + again();
-      case Kind::reduce:
-      case Kind::tie: return s.reduce;
-      case Kind::optimize: return s.optimize;
-      case Kind::send:
-      case Kind::recv: return 0;
-    }
-    return 0;
-  };
 }
 
 }  // namespace mmt::plan

@@ -1,4 +1,6 @@
 #include "parallel/plan/choose.h"
+#include "parallel/plan/lifetimes.h"
+#include "parallel/plan/verify.h"
 #include "pipelines.h"
 
 #include <catch2/catch.hpp>
