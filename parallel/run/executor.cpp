@@ -12,6 +12,7 @@ void Executor::run(const plan::Program& program, std::span<StepData> steps, cons
   impl_->run(program, steps, hooks, mode);
 }
 std::span<const TraceRow> Executor::trace() const { return impl_->trace(); }
+double Executor::started() const { return impl_->started(); }
 double Executor::sink_seconds() const { return impl_->sink_seconds(); }
 std::int64_t Executor::capacity_bytes() const {
   std::int64_t bytes = 0;

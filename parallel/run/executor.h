@@ -68,6 +68,7 @@ class Executor {
   void run(const plan::Program& program, std::span<StepData> steps, const StepHooks& hooks, Mode mode);
 
   std::span<const TraceRow> trace() const;
+  double started() const;  ///< when the last run() was called: seconds of the monotonic clock
   /// Of the last run: seconds spent in units without an output (heads and their losses), part of their actions' time.
   double sink_seconds() const;
   /// Bytes of all arenas, and the most that was used of them.

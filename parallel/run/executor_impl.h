@@ -95,6 +95,7 @@ class Executor::Impl {
     sink_seconds_ = 0.0;
     trace_.reserve(program.actions.size());
     const auto start = std::chrono::steady_clock::now();
+    started_ = std::chrono::duration<double>(start.time_since_epoch()).count();
     const auto since = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
     const Doing doing(*this);
     for (const Action& action : program.actions) {
@@ -120,6 +121,7 @@ class Executor::Impl {
   }
 
   std::span<const TraceRow> trace() const { return trace_; }
+  double started() const { return started_; }
   double sink_seconds() const { return sink_seconds_; }
 
   std::vector<ArenaUse> arenas() const {
@@ -580,7 +582,7 @@ class Executor::Impl {
   const Action* current_ = nullptr;
   std::int64_t step_ = 0;
   std::vector<TraceRow> trace_;
-  double sink_seconds_ = 0.0;
+  double sink_seconds_ = 0.0, started_ = 0.0;
   std::function<void(int, std::int64_t, const Tensor&)> logits_sink_;
   std::function<void(std::int64_t, const Tensor&)> logits_chunk_;
 };

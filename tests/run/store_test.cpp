@@ -417,6 +417,37 @@ TEST_CASE("ZeRO-1 moves and keeps what it should") {
   }
 }
 
+TEST_CASE("what is frozen has no gradient, no bucket, no message, no moments, and keeps its bits") {
+  for (const int zero : {0, 1}) {
+    const Grid grid{.tp = 2, .dp = 2, .zero = zero, .tied = true};
+    const Whole before = train(grid, 0, 0), after = train(grid, 3, 0);
+    CHECK(after.masters.at("llm/table") == before.masters.at("llm/table"));
+    CHECK(after.computes.at("llm/table") == before.computes.at("llm/table"));
+    CHECK(after.masters.at("llm/bias") != before.masters.at("llm/bias"));
+    comm::run_threads(4, [&](comm::Communicator& world) {
+      const Wanted frozen[] = {{"a", {40}, Kind::frozen}, {"b", {10, 3}, Kind::frozen}};
+      const plan::Coord degrees{{2, 1, 2, 1}}, coord{{world.rank() % 2, 0, world.rank() / 2, 0}};
+      Stage stage;
+      stage.module = "llm";
+      stage.units.push_back(std::make_unique<Holder>("frozen", frozen, degrees, coord, DType::f32));
+      comm::CommTrace trace;
+      const auto tp = world.split(world.rank() / 2, world.rank(), "tp");
+      const auto data = world.split(world.rank() % 2, world.rank(), "data");
+      const auto traced_tp = make_tracing(*tp, trace), traced_data = make_tracing(*data, trace);
+      const auto store =
+          make_replicated_store(stage, StoreComms(traced_data.get(), traced_tp.get()), cpu_stream(), {.zero = zero});
+      store->begin_step();
+      store->complete_grads();
+      store->weights_changed();
+      MMT_CHECK(store->num_buckets() == 0 && trace.events.empty(), "{} buckets, {} messages", store->num_buckets(),
+                trace.events.size());
+      const PlacedStore placed{0, store.get(), degrees, coord};
+      MMT_CHECK(optimized_params(std::span(&placed, 1), {}).empty(), "the optimizer has something to do");
+      for (const ParamState& p : store->params()) MMT_CHECK(!p.grad.defined(), "{} has a gradient", p.spec->name);
+    });
+  }
+}
+
 TEST_CASE("copies that drift apart are named with their ranks") {
   const auto drift = [](int bad_rank, const std::string& parameter, int zero) {
     return message_of([&] {
