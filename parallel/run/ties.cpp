@@ -1,6 +1,7 @@
 #include "parallel/run/ties.h"
 
 #include "kernels/elementwise.h"
+#include "parallel/run/buckets.h"
 
 #include <algorithm>
 #include <map>
@@ -70,6 +71,14 @@ Ties make_ties(comm::Communicator& world, std::span<const StageUses> stages, std
     ties.groups.push_back(std::move(group));
   }
   return ties;
+}
+
+void check_ties(std::span<const TieGroup> groups, const Stream& stream) {
+  for (const TieGroup& group : groups) {
+    if (group.comm == nullptr || group.uses.empty()) continue;
+    const Replica use{group.name, group.uses[0].store->params()[group.uses[0].param].master};
+    check_replicas(*group.comm, std::span(&use, 1), stream);
+  }
 }
 
 void run_tie(const TieGroup& group, const Stream& stream) {

@@ -42,4 +42,7 @@ struct Ties {
 };
 Ties make_ties(comm::Communicator& world, std::span<const StageUses> stages, std::span<ParameterStore* const> stores);
 
+/// Collective over the groups that this rank is in: the uses' master weights are equal on all their ranks, else Error.
+void check_ties(std::span<const TieGroup> groups, const Stream& stream);
+
 }  // namespace mmt::run

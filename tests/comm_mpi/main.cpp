@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "parallel/comm/mpi/world.h"
 #include "parallel/comm/threads.h"
+#include "parallel/comm/values.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -26,6 +27,43 @@ std::uint64_t expected_print(int ranks) {
     if (comm.rank() == 0) print = mine;
   });
   return print;
+}
+
+// All ranks together: bytes that an operation sends from node to node.
+template <class F> std::int64_t between_nodes(MpiWorld& mpi, F&& f) {
+  Communicator& comm = mpi.world();
+  comm.barrier();
+  const std::int64_t before = mpi.bytes_between_nodes();
+  f(comm);
+  return all_reduce(comm, mpi.bytes_between_nodes() - before, ReduceOp::sum);
+}
+
+// Reductions run node by node: the data crosses each border between two nodes once in each direction, whatever the
+// ranks per node. Messages inside a node cross none.
+void count_between_nodes(MpiWorld& mpi) {
+  const std::int64_t borders = mpi.num_nodes() - 1;
+  std::vector<float> data(300'000, 1.0f);
+  const Tensor t(data.data(), DType::f32, {std::ssize(data)});
+  // The sum of the counts is an all_reduce of eight bytes of its own, made after its argument.
+  const std::int64_t reduced = between_nodes(mpi, [&](Communicator& comm) { comm.all_reduce(t, ReduceOp::sum); });
+  MMT_CHECK(reduced == 2 * borders * t.bytes(), "{} bytes between {} nodes for a sum of {}", reduced, mpi.num_nodes(),
+            t.bytes());
+  MMT_CHECK(data[0] == static_cast<float>(mpi.world().size()), "{}", data[0]);
+  const std::vector<std::int64_t> node_of = all_gather(mpi.world(), std::int64_t{mpi.node()});
+  const int size = mpi.world().size();
+  std::int64_t crossing = 0;
+  for (int r = 0; r < size; ++r) {
+    if (node_of[static_cast<std::size_t>(r)] != node_of[static_cast<std::size_t>((r + 1) % size)])
+      crossing += t.bytes();
+  }
+  std::vector<float> got(data.size());
+  const std::int64_t sent = between_nodes(mpi, [&](Communicator& comm) {
+    comm.send(t, (comm.rank() + 1) % size);
+    // MPI moves nothing while a rank computes: sends go on where it looks after them.
+    for (int i = 0; i < 10; ++i) comm.poll();
+    comm.recv(Tensor(got.data(), DType::f32, {t.numel()}), (comm.rank() + size - 1) % size);
+  });
+  MMT_CHECK(got == data && sent == crossing, "{} bytes between nodes for a ring, expected {}", sent, crossing);
 }
 
 void everything(MpiWorld& mpi) {
@@ -62,6 +100,7 @@ void everything(MpiWorld& mpi) {
     }
     node->barrier();
   }
+  if (std::getenv("MMTRAIN_SHARED_MEMORY") == nullptr) count_between_nodes(mpi);
   if (comm.rank() == 0) std::printf("passed: %s\n", mpi.transport().c_str());
 }
 

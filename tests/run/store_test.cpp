@@ -244,6 +244,7 @@ Whole train(const Grid& grid, int steps, double max_norm) {
     Optimizer optimizer = make_optimizer(rank, world, max_norm);
     for (int s = 1; s <= steps; ++s) step(rank, optimizer, s, world.rank() == 0 ? &whole : nullptr);
     check_copies(*rank.store, rank.comms, cpu_stream());
+    check_ties(rank.ties.groups, cpu_stream());
     const std::lock_guard guard(lock);
     collect(rank, whole);
   });
@@ -484,6 +485,26 @@ TEST_CASE("copies that drift apart are named with their ranks") {
   CHECK(both("bias").find("tp: llm/bias differs between rank 0 and rank 3") != std::string::npos);
   CHECK(both("q.weight") == "");  // every rank has rows of its own
   CHECK(both("table") == "");     // frozen
+}
+
+TEST_CASE("uses of a tied parameter that drift apart are named") {
+  const std::string text = message_of([] {
+    comm::run_threads(4, [](comm::Communicator& world) {
+      Rank rank({.dp = 2, .tied = true, .spread = true}, world);
+      check_ties(rank.ties.groups, cpu_stream());
+      if (world.rank() == 3) rank.store->params()[0].master.as<float>()[5] += 0.5F;
+      check_ties(rank.ties.groups, cpu_stream());
+    });
+  });
+  CHECK(text.find("tie of llm/embed.weight: llm/embed.weight differs between rank 0 and rank 1") != std::string::npos);
+}
+
+TEST_CASE("stages of a tied parameter must have as many ranks each") {
+  const std::vector<StageUses> uses = {{{0, 1}, {{"llm/e", true}}}, {{2}, {{"llm/e", true}}}};
+  const std::vector<ParameterStore*> stores(2, nullptr);
+  CHECK(message_of([&] {
+          comm::run_threads(3, [&](comm::Communicator& world) { make_ties(world, uses, stores); });
+        }).find("llm/e: stages 0 and 1 of one module run on 2 and 1 ranks") != std::string::npos);
 }
 
 TEST_CASE("a parameter that is whole on every tp rank must say so") {

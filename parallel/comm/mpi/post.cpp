@@ -56,6 +56,7 @@ void MpiPost::post(int to, Mailbox::Lane lane, const void* data, std::size_t byt
     return local_->mailbox().post(near, lane, data, bytes);
   const char* p = static_cast<const char*>(data);
   std::size_t done = 0;
+  state_->bytes_between_nodes += static_cast<std::int64_t>(bytes);
   do {
     const std::size_t n = std::min(kPiece, bytes - done);
     Sending& s = sending_.emplace_back();

@@ -25,8 +25,9 @@ struct MpiState {
   bool use_shared_memory = true;
   std::uint64_t shared_limit = ~std::uint64_t{0};  ///< bytes of windows, summed over the ranks of each
   std::uint64_t shared_bytes = 0;
-  std::string why_not_shared;  ///< why windows could not be had, when they could not
-  AbortFlag own_flag;          ///< when there is no shared memory
+  std::int64_t bytes_between_nodes = 0;  ///< sent by this rank over MPI
+  std::string why_not_shared;            ///< why windows could not be had, when they could not
+  AbortFlag own_flag;                    ///< when there is no shared memory
   // Freed at the end, in the order made, since freeing is collective.
   std::vector<MPI_Comm> comms;
   std::vector<MPI_Win> windows;

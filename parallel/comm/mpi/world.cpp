@@ -149,6 +149,7 @@ Communicator& MpiWorld::world() { return *state_->world; }
 int MpiWorld::node() const { return state_->mpi->node_of[static_cast<std::size_t>(state_->mpi->world.rank)]; }
 int MpiWorld::num_nodes() const { return state_->num_nodes; }
 int MpiWorld::ranks_on_node() const { return state_->ranks_on_node; }
+std::int64_t MpiWorld::bytes_between_nodes() const { return state_->mpi->bytes_between_nodes; }
 const std::string& MpiWorld::host() const { return state_->host; }
 const std::string& MpiWorld::transport() const { return state_->transport; }
 

@@ -27,6 +27,8 @@ class MpiWorld {
   int num_nodes() const;
   int ranks_on_node() const;
   const std::string& host() const;
+  /// Sent by this rank as MPI messages so far: what goes from node to node, where nodes share memory inside.
+  std::int64_t bytes_between_nodes() const;
   /// For the start-up report: how ranks of a node reduce and send, and, when it is a slow path, why.
   const std::string& transport() const;
 
