@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #define MMT_INLINE __attribute__((always_inline)) inline
+#define MMT_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace mmt::cpu::MMT_VEC_NS {
 
@@ -29,6 +30,7 @@ typedef std::uint32_t UHalf __attribute__((vector_size(kHalf * 4)));
 
 // The same without an alignment, for memory.
 typedef float FMem __attribute__((vector_size(kWidth * 4), aligned(4), may_alias));
+typedef std::uint32_t UMem __attribute__((vector_size(kWidth * 4), aligned(2), may_alias));
 typedef std::uint16_t HMem __attribute__((vector_size(kWidth * 2), aligned(2), may_alias));
 typedef float FHalfMem __attribute__((vector_size(kHalf * 4), aligned(4), may_alias));
 typedef std::uint16_t HHalfMem __attribute__((vector_size(kHalf * 2), aligned(2), may_alias));
@@ -176,6 +178,91 @@ MMT_INLINE float max_lanes(F x) {
   return v[0];
 }
 
+/// kLanes vectors on which one computation runs side by side: the steps of one alone wait for each other, and the
+/// processor looks ahead too few instructions to find the next.
+inline constexpr int kLanes = kWidth == 16 ? 4 : 2;
+struct Wide {
+  F v[kLanes];
+};
+template <class F_> MMT_INLINE Wide each_lane(F_&& f) {
+  Wide y;
+#pragma GCC unroll 4
+  for (int i = 0; i < kLanes; ++i) y.v[i] = f(i);
+  return y;
+}
+#define MMT_WIDE_OPERATOR(op)                                                    \
+  MMT_INLINE Wide operator op(const Wide& x, const Wide& y) {                    \
+    return each_lane([&](int i) MMT_INLINE_LAMBDA { return x.v[i] op y.v[i]; }); \
+  }                                                                              \
+  MMT_INLINE Wide operator op(const Wide& x, float y) {                          \
+    return each_lane([&](int i) MMT_INLINE_LAMBDA { return x.v[i] op y; });      \
+  }                                                                              \
+  MMT_INLINE Wide operator op(float x, const Wide& y) {                          \
+    return each_lane([&](int i) MMT_INLINE_LAMBDA { return x op y.v[i]; });      \
+  }
+MMT_WIDE_OPERATOR(+)
+MMT_WIDE_OPERATOR(-)
+MMT_WIDE_OPERATOR(*)
+MMT_WIDE_OPERATOR(/)
+#undef MMT_WIDE_OPERATOR
+
+// f on the one vector, or on each of several. Functions of vectors are built on it to take both.
+template <class F_> MMT_INLINE F apply(F_&& f, F x) { return f(x); }
+template <class F_> MMT_INLINE F apply(F_&& f, F x, F y) { return f(x, y); }
+template <class F_> MMT_INLINE Wide apply(F_&& f, const Wide& x) {
+  return each_lane([&](int i) MMT_INLINE_LAMBDA { return f(x.v[i]); });
+}
+template <class F_> MMT_INLINE Wide apply(F_&& f, const Wide& x, const Wide& y) {
+  return each_lane([&](int i) MMT_INLINE_LAMBDA { return f(x.v[i], y.v[i]); });
+}
+
+/// kLanes * kWidth elements. Of bf16, a vector has those at even or those at odd places of two: that costs half of what
+/// taking them apart in order does. Hence for work on single elements, where all operands are of one type.
+MMT_INLINE Wide load_wide(const float* p) {
+  return each_lane([&](int i) MMT_INLINE_LAMBDA { return load(p + i * kWidth); });
+}
+MMT_INLINE Wide load_wide(const bf16* p) {
+  return each_lane([&](int i) MMT_INLINE_LAMBDA {
+    const U both = *reinterpret_cast<const UMem*>(p + i / 2 * (2 * kWidth));
+    return from_bits(i % 2 == 0 ? both << 16 : both & 0xffff0000u);
+  });
+}
+/// Rounds like store.
+MMT_INLINE void store_wide(float* p, const Wide& x) {
+#pragma GCC unroll 4
+  for (int i = 0; i < kLanes; ++i) store(p + i * kWidth, x.v[i]);
+}
+MMT_INLINE void store_wide(bf16* p, const Wide& x) {
+#ifdef MMT_VEC_BF16
+  struct Places {
+    std::uint16_t of[2 * kWidth];
+  };
+  constexpr Places kTurns = [] {  // the even ones first, then the odd ones
+    Places places{};
+    for (int i = 0; i < kWidth; ++i) {
+      places.of[2 * i] = static_cast<std::uint16_t>(i);
+      places.of[2 * i + 1] = static_cast<std::uint16_t>(kWidth + i);
+    }
+    return places;
+  }();
+#else
+  const auto rounded = [](F v) MMT_INLINE_LAMBDA {  // in the upper half
+    const U u = bits_of(v);
+    return v == v ? u + 0x7fffu + ((u >> 16) & 1u) : u | 0x400000u;
+  };
+#endif
+#pragma GCC unroll 4
+  for (int i = 0; i < kLanes; i += 2) {
+#ifdef MMT_VEC_BF16
+    const auto apart = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(raw(x.v[i + 1]), raw(x.v[i])));
+    const auto together = _mm512_maskz_permutexvar_epi16(0xffffffffu, __builtin_bit_cast(__m512i, kTurns), apart);
+    *reinterpret_cast<UMem*>(p + i * kWidth) = reinterpret_cast<U>(together);
+#else
+    *reinterpret_cast<UMem*>(p + i * kWidth) = rounded(x.v[i]) >> 16 | (rounded(x.v[i + 1]) & 0xffff0000u);
+#endif
+  }
+}
+
 /// Asks for the cache line of p in the second-level cache.
 MMT_INLINE void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
@@ -188,6 +275,13 @@ template <class F_> MMT_INLINE void each_vector(std::int64_t n, F_&& f) {
 }
 template <class T> MMT_INLINE F load_at(const T* p, int n) { return n == kWidth ? load(p) : load_n(p, n); }
 template <class T> MMT_INLINE void store_at(T* p, F x, int n) { n == kWidth ? store(p, x) : store_n(p, x, n); }
+/// y[j] = f(x[j] ...) over n elements of one type; f takes Wide and F.
+template <class T, class F_, class... X> MMT_INLINE void map_elements(T* y, std::int64_t n, F_&& f, const X*... x) {
+  constexpr int kStep = kLanes * kWidth;
+  std::int64_t j = 0;
+  for (; j + kStep <= n; j += kStep) store_wide(y + j, f(load_wide(x + j)...));
+  each_vector(n - j, [&](std::int64_t k, int m) { store_at(y + j + k, f(load_at(x + j + k, m)...), m); });
+}
 // Of weights and of conversions: exact in subnormal numbers too.
 MMT_INLINE void store_exactly(float* p, F x, int n) { store_at(p, x, n); }
 MMT_INLINE void store_exactly(bf16* p, F x, int n) {
