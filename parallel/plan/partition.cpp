@@ -45,7 +45,7 @@ struct Partition::Tables {
   const Chain& chain;
   CutOptions options;
   int n = 0;
-  std::vector<std::int64_t> weight, compute, fixed, block, backward;  ///< prefix sums
+  std::vector<std::int64_t> weight, compute, step, fixed, block, backward;  ///< prefix sums
   /// By (i, j), rows of n + 1: the most blocks in flight that the memory allows; -1: none, kAny: forward only.
   std::vector<std::int32_t> room;
   static constexpr std::int32_t kAny = std::numeric_limits<std::int32_t>::max();
@@ -57,12 +57,14 @@ struct Partition::Tables {
       return prefix;
     };
     compute = sums([](const PlannedLayer& l) { return l.time.total(); });
+    step = sums([](const PlannedLayer& l) { return l.step; });
     fixed = sums([](const PlannedLayer& l) { return l.fixed_bytes; });
     block = sums([](const PlannedLayer& l) { return l.kept + l.held; });
     backward = sums([](const PlannedLayer& l) { return l.backward ? 1 : 0; });
     weight = options.by == CutBy::time         ? compute
              : options.by == CutBy::parameters ? sums([](const PlannedLayer& l) { return l.parameters; })
                                                : sums([](const PlannedLayer& l) { return l.time.forward; });
+    MMT_CHECK(options.in_flight.num_blocks > 0, "a step of {} blocks", options.in_flight.num_blocks);
     for (const Join& join : chain.joins) {
       MMT_CHECK(join.from >= -1 && join.from < n && join.to >= -1 && join.to < n &&
                     (join.from < join.to || join.from < 0 || join.to < 0),
@@ -182,10 +184,12 @@ struct Partition::Tables {
   }
   /// What the cut goes by.
   Ns price(int i, int j, const Transfers& t) const {
-    const Ns sum = weight[at(j)] - weight[at(i)];
-    if (options.by != CutBy::time || t.enter.empty()) return sum;
-    const auto [inlined, overlapped] = transfer(i, j, t);
-    return std::max(sum + inlined, overlapped);
+    if (options.by != CutBy::time) return weight[at(j)] - weight[at(i)];
+    return time(i, j, transfer(i, j, t));
+  }
+  Ns time(int i, int j, std::pair<Ns, Ns> transfers) const {
+    const Ns own = compute[at(j)] - compute[at(i)] + (step[at(j)] - step[at(i)]) / options.in_flight.num_blocks;
+    return std::max(own + transfers.first, transfers.second);
   }
 
   /// best[k][i] over k = 1 .. most and i: the least over cuts of [i, n) into k of combine(value of the first place,
@@ -227,9 +231,10 @@ struct Partition::Tables {
       place.first = i;
       place.count = j - i;
       place.compute = compute[at(j)] - compute[at(i)];
-      const auto [inlined, overlapped] = transfer(i, j, transfers_at(distance));
-      place.transfer = inlined + overlapped;
-      place.time = std::max(place.compute + inlined, overlapped);
+      place.step = step[at(j)] - step[at(i)];
+      const auto transfers = transfer(i, j, transfers_at(distance));
+      place.transfer = transfers.first + transfers.second;
+      place.time = time(i, j, transfers);
       place.in_flight = in_flight(i, j, distance);
       place.activations = activations(i, j, distance);
       place.memory = memory(i, j, distance);

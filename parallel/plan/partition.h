@@ -23,6 +23,7 @@ struct PlannedLayer {
   std::string module;
   std::string name;
   LayerTime time;
+  Ns step = 0;            ///< once a step: reduction of its gradients that nothing hides, and its update
   bool backward = false;  ///< a gradient of its output comes back, and costs and memory of its backward count
   bool trains = false;
   std::int64_t parameters = 0;                 ///< bytes (or any other measure): what `CutBy::parameters` goes by
@@ -59,7 +60,7 @@ struct InFlight {
 };
 
 enum class CutBy : std::uint8_t {
-  time,        ///< what each layer costs under its frozen pattern, and transfers
+  time,        ///< what each layer costs under its frozen pattern, transfers, and step / num_blocks
   parameters,  ///< baseline
   forward,     ///< baseline: forward time, as one does who ignores what is frozen
 };
@@ -78,7 +79,8 @@ struct PlaceCost {
   int first = 0, count = 0;  ///< layers
   Ns compute = 0;
   Ns transfer = 0;
-  Ns time = 0;  ///< of a block, forward and backward
+  Ns step = 0;  ///< once a step
+  Ns time = 0;  ///< of a block, forward and backward, with its share of what runs once a step
   int in_flight = 0;
   std::int64_t activations = 0;  ///< of all blocks in flight
   std::int64_t memory = 0;       ///< with everything

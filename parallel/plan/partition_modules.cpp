@@ -277,6 +277,7 @@ class Builder {
     BlockBytes bytes;
     for (const PlannedLayer& l : layers) {
       sum.time += l.time;
+      sum.step += l.step;
       sum.parameters += l.parameters;
       sum.fixed_bytes += l.fixed_bytes;
       sum.kept += l.kept;
@@ -291,7 +292,7 @@ class Builder {
     bytes = {.kept = sum.kept, .held = sum.held, .stash = sum.stash, .restored = 0, .ports = 0, .work = sum.work};
     p_.graph.stages.push_back(info);
     p_.places.push_back(place);
-    p_.times.push_back({.blocks = {sum.time}});
+    p_.times.push_back({.blocks = {sum.time}, .load = 0, .reduce = sum.step, .optimize = 0});
     p_.simulate.block_bytes.push_back(bytes);
     auto& fixed = p_.simulate.fixed_bytes;
     if (fixed.size() <= at(place)) fixed.resize(at(place) + 1, 0);
@@ -385,6 +386,7 @@ ScheduleProblem problem_of(const PlannedPipeline& pipeline) {
   problem.places = pipeline.places;
   problem.times = pipeline.times;
   problem.simulate = pipeline.simulate;
+  for (const StageInfo& s : pipeline.graph.stages) problem.end.buckets.push_back(s.has_weight_grads ? 1 : 0);
   return problem;
 }
 

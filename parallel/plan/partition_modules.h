@@ -68,7 +68,7 @@ PlannedPipeline pipeline_of(const Chain& chain, const Cut& cut, int num_blocks, 
 /// Modules on ranks of their own: encoder after encoder, then the last module.
 PlannedPipeline pipeline_of(std::span<const ModuleLayers> modules, const ModuleCuts& cuts, int num_blocks);
 
-/// What choose_schedule works on; the pipeline must outlive it.
+/// What choose_schedule works on, with one reduction for each stage that trains; the pipeline must outlive it.
 ScheduleProblem problem_of(const PlannedPipeline& pipeline);
 
 /// Simulated makespan of each candidate; the least one wins, the first of equals.

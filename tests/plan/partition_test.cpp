@@ -43,6 +43,7 @@ Chain random_chain(Random& number, int layers, int modules, bool joins) {
     PlannedLayer l = layer("m" + std::to_string(i * modules / layers), {number(1, 9), number(0, 9), number(0, 5), 0},
                            number(0, 3) > 0);
     l.parameters = number(1, 50);
+    l.step = number(0, 20);
     l.fixed_bytes = number(0, 40);
     l.kept = l.backward ? number(0, 20) : 0;
     l.held = l.backward ? number(0, 20) : 0;
@@ -147,6 +148,21 @@ TEST_CASE("a place pays for its layers, its transfers and its blocks in flight")
   REQUIRE((cut.places[0].time == 101 && cut.places[1].time == 303 && cut.places[2].time == 202));
   options.in_flight = {.per_place = 0, .extra = 8, .num_blocks = 8};
   REQUIRE(cost_of_cut(chain, std::vector<int>{0, 1, 2}, options).places[2].in_flight == 8);
+}
+
+TEST_CASE("what runs once a step counts for each of its blocks") {
+  Chain chain;
+  for (int i = 0; i < 3; ++i) chain.layers.push_back(layer("llm", {10, 0, 5, 0}));
+  chain.layers[2].step = 40;
+  CutOptions options;
+  options.in_flight.num_blocks = 2;
+  Cut cut = cut_chain(chain, 2, options);
+  REQUIRE((cut.places[0].count == 2 && cut.places[1].step == 40 && cut.places[1].time == 35 && cut.bottleneck == 35));
+  // Simulated: two forwards of the first place, then block 1 and what runs once at the last one.
+  const PlannedPipeline p = pipeline_of(chain, cut, 2);
+  const ScheduleProblem problem = problem_of(p);
+  const auto programs = programs_of(problem, {});
+  REQUIRE(simulate(problem, programs).makespan == 2 * 20 + 15 + 40);
 }
 
 TEST_CASE("memory moves the cut away from the fastest one") {
