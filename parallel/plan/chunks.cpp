@@ -166,13 +166,18 @@ void push_forward(const Chunk& chunk, int block, ComputeOrder& order) {
 }
 
 void push_backward(const PipelineShape& shape, const Chunk& chunk, Kind kind, int block, ComputeOrder& order) {
-  for (std::size_t i = chunk.stages.size(); i-- > 0;) {
-    const PipelineShape::Stage& stage = shape.stages[at(chunk.stages[i])];
-    const auto id = static_cast<std::int16_t>(chunk.stages[i]);
-    if (!stage.needs_backward || (kind == Kind::backward_weight && !stage.trains)) continue;
-    if (stage.restore && kind != Kind::backward_weight) order.push_back({Kind::recompute, id, block});
-    order.push_back({kind, id, block});
-  }
+  const auto push = [&](Kind what, auto wanted) {
+    for (std::size_t i = chunk.stages.size(); i-- > 0;) {
+      const PipelineShape::Stage& stage = shape.stages[at(chunk.stages[i])];
+      if (stage.needs_backward && wanted(stage)) {
+        order.push_back({what, static_cast<std::int16_t>(chunk.stages[i]), block});
+      }
+    }
+  };
+  using Stage = PipelineShape::Stage;
+  if (kind == Kind::backward_weight) return push(kind, [](const Stage& s) { return s.trains; });
+  push(Kind::recompute, [](const Stage& s) { return s.restore; });
+  push(kind, [](const Stage&) { return true; });
 }
 
 }  // namespace mmt::plan

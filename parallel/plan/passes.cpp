@@ -56,8 +56,7 @@ class PlacePass {
 
   /// Whether two computations belong to one block of stages that run as one.
   bool together(const Action& a, const Action& b) const {
-    const auto phase = [](Kind k) { return k == Kind::forward ? 0 : k == Kind::backward_weight ? 2 : 1; };
-    return a.block == b.block && phase(a.kind) == phase(b.kind) && chunk_[at(a.stage)] == chunk_[at(b.stage)];
+    return a.block == b.block && a.kind == b.kind && chunk_[at(a.stage)] == chunk_[at(b.stage)];
   }
 
   void slot(std::span<const Action> actions) {
@@ -182,7 +181,7 @@ std::vector<const Action*> last_backwards(const StageGraph& graph, const std::ve
 }  // namespace
 
 Boundary boundary_of(Policy policy) {
-  return policy == Policy::zero_bubble || policy == Policy::list ? Boundary::sends_first : Boundary::paired;
+  return policy == Policy::gpipe || policy == Policy::one_f_one_b ? Boundary::paired : Boundary::sends_first;
 }
 
 std::vector<Program> make_programs(const StageGraph& graph, const std::vector<ComputeOrder>& orders,
@@ -213,14 +212,18 @@ std::vector<Program> make_programs(const StageGraph& graph, const std::vector<Co
       const std::vector<Action>& actions = with_transfers[at(place)];
       const std::vector<const Action*> last = last_backwards(graph, actions);
       program.actions.reserve(actions.size());
+      std::vector<Action> reductions;  // of the slot before: they come behind its sends
       for (const Action& a : actions) {
+        if (a.kind != Kind::send) {
+          program.actions.insert(program.actions.end(), reductions.begin(), reductions.end());
+          reductions.clear();
+        }
         if (!runs[at(a.stage)] || (a.kind == Kind::send && !wiring.has_peer(a, rank))) continue;
         program.actions.push_back(a);
         if (!options.reduce_early || last[at(a.stage)] != &a) continue;
-        for (int b = 0; b < options.end.num_buckets(a.stage); ++b) {
-          program.actions.push_back({Kind::reduce, a.stage, b});
-        }
+        for (int b = 0; b < options.end.num_buckets(a.stage); ++b) reductions.push_back({Kind::reduce, a.stage, b});
       }
+      program.actions.insert(program.actions.end(), reductions.begin(), reductions.end());
     }
     push_end(wiring, options.end, rank, !options.reduce_early, program.actions);
   }

@@ -14,10 +14,10 @@ enum class Boundary : std::uint8_t {
   /// together after it.
   paired,
   /// All sends at once, then the receives of the next computation: nothing waits longer than it must, where edges
-  /// buffer. Greedy schedules need it.
+  /// buffer. Interleaved and greedy schedules, which need buffers anyway, have it.
   sends_first,
 };
-/// What a policy's programs need: paired for gpipe, 1f1b and interleaved, sends_first for zero_bubble and list.
+/// What a policy's programs need: paired for gpipe and 1f1b, sends_first for the others.
 Boundary boundary_of(Policy policy);
 
 struct PassOptions {

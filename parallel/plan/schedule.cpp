@@ -257,6 +257,12 @@ std::vector<ComputeOrder> generate(const PipelineShape& shape, const ScheduleOpt
   return {};
 }
 
+int credits_needed(const PipelineShape& shape, Policy policy) {
+  if (policy != Policy::interleaved) return 2;
+  const auto places = static_cast<int>(ring_of(chunks_of(shape), policy).chunks.size());
+  return std::max(2, group_sizes(shape.num_blocks, places).front() - places + 1);
+}
+
 std::vector<int> distances_to_sink(const PipelineShape& shape) {
   const std::vector<Chunk> chunks = chunks_of(shape);
   refuse_chunks(chunks, Policy::one_f_one_b);

@@ -75,6 +75,10 @@ using ComputeOrder = std::vector<Action>;
 /// choose instead), std::logic_error for a shape that is no graph.
 std::vector<ComputeOrder> generate(const PipelineShape& shape, const ScheduleOptions& options);
 
+/// Credits with which the policy's programs end: 2, or more for interleaved, where blocks that the number of places
+/// does not divide wait between a place's chunks. StageGraph::credits must not be less.
+int credits_needed(const PipelineShape& shape, Policy policy);
+
 /// By place: the longest way to a place from which no gradient has further to come, counted in places. The warm-up of
 /// 1f1b has that many forwards. Throws ConfigError when places feed each other.
 std::vector<int> distances_to_sink(const PipelineShape& shape);

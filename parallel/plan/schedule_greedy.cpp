@@ -18,7 +18,7 @@ std::int64_t unit_cost(Kind kind) { return kind == Kind::backward ? 2 : kind == 
 /// What a place prefers among its ready computations.
 enum class Rule : std::uint8_t {
   backward_first,  ///< gradients, then forwards of the oldest block
-  forward_first,   ///< forwards as far as the caps allow, then gradients
+  forward_first,   ///< forwards; weight gradients where memory keeps one from running; then gradients
   critical_path,   ///< what has the longest way to the end of the step
 };
 
@@ -147,7 +147,8 @@ class Simulation {
     }
   }
 
-  bool forward_ready(int p, std::size_t n) const {
+  /// Whether what the next forward reads is there and its consumers have room for what it makes.
+  bool forward_possible(int p, std::size_t n) const {
     const int m = next_forward_[n];
     if (m >= shape_.num_blocks) return false;
     for (const int u : nodes_[n].producers) {
@@ -156,19 +157,26 @@ class Simulation {
     for (const int c : nodes_[n].consumers) {
       if (nodes_[at(c)].place != p && m + 1 - next_forward_[at(c)] > credits_) return false;
     }
-    return !nodes_[n].needs_backward || fits(p, m);
+    return true;
   }
 
-  /// Whether block m may be in flight at a place: it is already, or the caps allow one more.
-  bool fits(int p, int m) const {
+  /// Room for one more block at a place: between F and I, and between F and W.
+  struct Room {
+    bool kept = true, held = true;
+  };
+  Room room_for(int p, std::size_t n) const {
+    if (!nodes_[n].needs_backward) return {};
+    const int m = next_forward_[n];
     int begun = 0, returned = shape_.num_blocks, freed = shape_.num_blocks;
-    for (const int n : own_[at(p)]) {
-      if (!nodes_[at(n)].needs_backward) continue;
-      begun = std::max(begun, next_forward_[at(n)]);
-      returned = std::min(returned, next_back_[at(n)]);
-      freed = std::min(freed, weights(at(n)) ? next_weight_[at(n)] : next_back_[at(n)]);
+    for (const int other : own_[at(p)]) {
+      const auto o = at(other);
+      if (!nodes_[o].needs_backward) continue;
+      begun = std::max(begun, next_forward_[o]);
+      returned = std::min(returned, next_back_[o]);
+      freed = std::min(freed, weights(o) ? next_weight_[o] : next_back_[o]);
     }
-    return m < begun || (m + 1 - returned <= caps_.kept[at(p)] && m + 1 - freed <= caps_.held[at(p)]);
+    if (m < begun) return {};  // in flight already
+    return {m + 1 - returned <= caps_.kept[at(p)], m + 1 - freed <= caps_.held[at(p)]};
   }
 
   bool back_ready(int p, std::size_t n) const {
@@ -202,10 +210,20 @@ class Simulation {
       if (best == nodes_.size() || rank_of(n, back) > rank_of(best, best_back)) best = n, best_back = back;
     };
     // Later nodes first: of equals the one nearer to the sink.
+    bool blocked = false, runs_forward = false;
     for (std::size_t i = own_[at(p)].size(); i-- > 0;) {
       const auto n = at(own_[at(p)][i]);
       if (back_ready(p, n)) offer(n, true);
-      if (forward_ready(p, n)) offer(n, false);
+      if (!forward_possible(p, n)) continue;
+      const Room room = room_for(p, n);
+      if (room.kept && room.held) {
+        offer(n, false);
+        runs_forward = true;
+      }
+      blocked |= room.kept && !room.held;
+    }
+    if (rule_ == Rule::forward_first && blocked && !runs_forward && next_weight(p) < nodes_.size()) {
+      best = nodes_.size();
     }
     ComputeOrder& order = result_.orders[at(p)];
     if (best < nodes_.size()) {
@@ -220,16 +238,22 @@ class Simulation {
       }
       return occupy(p, end);
     }
-    for (std::size_t i = own_[at(p)].size(); i-- > 0;) {
-      const auto n = at(own_[at(p)][i]);
-      if (weights(n) && next_weight_[n] < next_back_[n] &&
-          (best == nodes_.size() || next_weight_[n] < next_weight_[best]))
-        best = n;
-    }
+    best = next_weight(p);
     if (best == nodes_.size()) return false;
     const std::int64_t end = now_ + weight_cost_[best][at(next_weight_[best])];
     push_backward(shape_, nodes_[best], Kind::backward_weight, next_weight_[best]++, order);
     return occupy(p, end);
+  }
+
+  /// The node whose weight gradients come next: the oldest block's.
+  std::size_t next_weight(int p) const {
+    std::size_t best = nodes_.size();
+    for (std::size_t i = own_[at(p)].size(); i-- > 0;) {
+      const auto n = at(own_[at(p)][i]);
+      if (!weights(n) || next_weight_[n] >= next_back_[n]) continue;
+      if (best == nodes_.size() || next_weight_[n] < next_weight_[best]) best = n;
+    }
+    return best;
   }
 
   bool occupy(int p, std::int64_t end) {
@@ -254,6 +278,17 @@ class Simulation {
   std::int64_t now_ = 0;
   Result result_;
 };
+
+/// The shortest of the schedules that the rules make.
+std::vector<ComputeOrder> best_of(const PipelineShape& shape, const std::vector<Chunk>& nodes,
+                                  const ScheduleOptions& options, const Caps& caps, bool split) {
+  Result best;
+  for (const Rule rule : {Rule::backward_first, Rule::forward_first, Rule::critical_path}) {
+    Result result = Simulation(shape, nodes, options, caps, split, rule).run();
+    if (best.orders.empty() || result.makespan < best.makespan) best = std::move(result);
+  }
+  return std::move(best.orders);
+}
 
 std::vector<int> place_distances(const PipelineShape& shape, const std::vector<Chunk>& nodes) {
   std::vector<int> by_place(at(shape.num_places()), 0);
@@ -282,7 +317,7 @@ std::vector<ComputeOrder> zero_bubble(const PipelineShape& shape, const Schedule
     caps.kept.push_back(h2 ? 2 * d + 1 : d + 1);
     caps.held.push_back(h2 ? 2 * furthest + 1 : furthest + 1);
   }
-  return Simulation(shape, chunks, options, caps, true, Rule::backward_first).run().orders;
+  return best_of(shape, chunks, options, caps, true);
 }
 
 std::vector<ComputeOrder> list_schedule(const PipelineShape& shape, const ScheduleOptions& options) {
@@ -295,12 +330,7 @@ std::vector<ComputeOrder> list_schedule(const PipelineShape& shape, const Schedu
   MMT_CHECK(caps.kept.size() == at(shape.num_places()), "{} caps for {} places", caps.kept.size(), shape.num_places());
   for (int& cap : caps.kept) cap = std::max(1, cap);
   caps.held = caps.kept;
-  Result best;
-  for (const Rule rule : {Rule::backward_first, Rule::critical_path, Rule::forward_first}) {
-    Result result = Simulation(shape, nodes, options, caps, options.split_backward, rule).run();
-    if (best.orders.empty() || result.makespan < best.makespan) best = std::move(result);
-  }
-  return std::move(best.orders);
+  return best_of(shape, nodes, options, caps, options.split_backward);
 }
 
 }  // namespace

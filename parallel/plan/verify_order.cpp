@@ -156,6 +156,10 @@ class OrderCheck {
       if (!stage.needs_backward) continue;
       const Kind kind = returning(stage.id, block);
       const int back = require(stage.id, kind, block);
+      for (const Kind part : {Kind::backward_input, Kind::backward_weight}) {
+        if (kind == Kind::backward && place(stage.id, part, block) != kAbsent)
+          refuse(rank_, compute(part, stage.id, block), "is part of the block's backward, which runs whole");
+      }
       before(f, back, compute(kind, stage.id, block), "comes before its forward");
       if (kind == Kind::backward_input && stage.has_weight_grads) {
         before(back, require(stage.id, Kind::backward_weight, block), compute(Kind::backward_weight, stage.id, block),
