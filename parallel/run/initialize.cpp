@@ -38,7 +38,13 @@ void fill_run(const ParamSpec& spec, std::uint64_t key, std::int64_t first_globa
       }
       break;
   }
-  std::ranges::transform(values, out.begin(), [](double v) { return static_cast<T>(v); });
+  std::ranges::transform(values, out.begin(), [](double v) {
+    // bf16 by way of f32, as the compute copy of a master is made.
+    if constexpr (std::is_same_v<T, bf16>)
+      return bf16(static_cast<float>(v));
+    else
+      return static_cast<T>(v);
+  });
 }
 
 template <class T>
@@ -78,6 +84,8 @@ void initialize(const ParamSpec& spec, std::uint64_t seed, std::int64_t owned_fi
     };
     if (master.dtype == DType::f64)
       piece(master.span<double>());
+    else if (master.dtype == DType::bf16)
+      piece(master.span<bf16>());
     else
       piece(master.span<float>());
   }

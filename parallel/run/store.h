@@ -21,7 +21,7 @@ struct ParamState {
   /// replicates, a shard of it else.
   std::int64_t owned_first = 0;
   std::int64_t owned_count = 0;
-  Tensor master;   ///< master dtype (owned_count)
+  Tensor master;   ///< master dtype (owned_count); a replicated store keeps spec->dtype of what is frozen
   Tensor compute;  ///< spec->dtype (owned_count); the same memory as master where the dtypes are equal
   Tensor grad;     ///< master dtype (owned_count), complete after the reduction; undefined when frozen
 };
@@ -58,7 +58,7 @@ class ParameterStore {
   virtual std::int64_t packed_bytes() const = 0;
 };
 
-/// Fills a parameter's box by its Init: value = f(seed, canonical name, global element index), whatever the layout.
+/// Fills a parameter's box (`master` of any float dtype, rounded to nearest even) by its Init: value = f(seed, canonical name, global element index), whatever the layout.
 void initialize(const ParamSpec& spec, std::uint64_t seed, std::int64_t owned_first, const Tensor& master);
 
 struct StoreOptions {

@@ -200,9 +200,11 @@ class ReplicatedStore final : public ParameterStore {
     };
     const auto is_first = [&](std::size_t i) { return first_use.at(canonical_name(*params_[i].spec)) == i; };
     const auto in_buckets = [&](std::size_t i) { return zero_ == 1 && params_[i].spec->trainable; };
+    // What is frozen needs no more precision than what products read.
+    const auto kept_as = [&](const ParamSpec& spec) { return spec.trainable ? master_of(spec.dtype) : spec.dtype; };
     std::size_t masters = 0, computes = 0;
     for (std::size_t i = 0; i < params_.size(); ++i) {
-      const DType dtype = params_[i].spec->dtype, master = master_of(dtype);
+      const DType dtype = params_[i].spec->dtype, master = kept_as(*params_[i].spec);
       if (!is_first(i)) continue;
       if (!in_buckets(i)) params_[i].owned_count = num_owned(*params_[i].spec);
       if (!in_buckets(i) || dtype != master) masters += of(master, params_[i].owned_count);
@@ -233,7 +235,7 @@ class ReplicatedStore final : public ParameterStore {
         whole_compute_[i] = whole_compute_[first];
         continue;
       }
-      const DType dtype = p.spec->dtype, master = master_of(dtype);
+      const DType dtype = p.spec->dtype, master = kept_as(*p.spec);
       if (in_buckets(i)) {
         p.compute = whole_compute_[i].row_range(p.owned_first, p.owned_count);
         p.master = dtype == master ? p.compute : masters_.take(master, {p.owned_count});

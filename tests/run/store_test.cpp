@@ -442,6 +442,19 @@ TEST_CASE("what is frozen has no gradient, no bucket, no message, no moments, an
       store->weights_changed();
       MMT_CHECK(store->num_buckets() == 0 && trace.events.empty(), "{} buckets, {} messages", store->num_buckets(),
                 trace.events.size());
+      // In bf16 there is no f32 copy of it, and fresh values are the rounded ones of f32.
+      Stage half;
+      half.module = "llm";
+      half.units.push_back(std::make_unique<Holder>("frozen", frozen, degrees, coord, DType::bf16));
+      const auto rounded = make_replicated_store(half, nullptr, cpu_stream());
+      for (std::size_t i = 0; i < rounded->params().size(); ++i) {
+        const ParamState &p = rounded->params()[i], &exact = store->params()[i];
+        initialize(*p.spec, 3, 0, p.master);
+        initialize(*exact.spec, 3, 0, exact.master);
+        MMT_CHECK(p.master.data == p.compute.data && p.master.dtype == DType::bf16, "{}", p.master.describe());
+        for (std::int64_t k = 0; k < p.owned_count; ++k)
+          MMT_CHECK(p.master.as<bf16>()[k].bits == bf16(exact.master.as<float>()[k]).bits, "element {}", k);
+      }
       const PlacedStore placed{0, store.get(), degrees, coord};
       MMT_CHECK(optimized_params(std::span(&placed, 1), {}).empty(), "the optimizer has something to do");
       for (const ParamState& p : store->params()) MMT_CHECK(!p.grad.defined(), "{} has a gradient", p.spec->name);
