@@ -134,6 +134,7 @@ static void own_forward_head_bf16(OwnBf16ForwardState& st, const OwnForward& w, 
       const Span keys = own_keys_of(m, i);
       product_to(end - i < kOwnSide ? end - i : kOwnSide, features, (keys.last - keys.first + 1) / 2,
                  st.weights + (i - first) * kOwnWords + keys.first / 2, kOwnWords, st.values + keys.first / 2 * dp, dp,
+                 nullptr,
                  ToScaledRows<std::uint16_t>{static_cast<std::uint16_t*>(out.data) + i * out.stride, out.stride,
                                              st.inverse + i - first, w.head_dim});
     }
@@ -235,35 +236,44 @@ static void own_soften_backward_bf16(OwnBf16BackwardState& st, int first_key, in
     for (int j = 0; j < kGroup; j += 2) pair(j, Yes{});
 }
 
-/// Adds p^T dO and dS^T Q of a chunk to dV and dK.
-static void own_add_to_keys_bf16(OwnBf16BackwardState& st, Span chunk, int head_dim) {
+/// Adds p^T dO and dS^T Q of a chunk to dV and dK. `last`: of all query heads; what is complete goes to the caller.
+static void own_add_to_keys_bf16(OwnBf16BackwardState& st, const OwnBackward& w, int kv_head, Span chunk, bool last,
+                                 int64_t fetch_rows) {
   const OwnMask& m = st.mask;
-  const int64_t dp = padded(head_dim);
+  const int64_t dp = padded(w.head_dim);
   const int features = static_cast<int>(dp / 16), first = 16 * chunk.first;
+  const int key0 = w.lists.key_start[w.item.first_key];
   for (int j = 0; j < m.keys; j += kOwnSide) {
-    const Span rows = within(own_queries_of(m, j), {first, 16 * chunk.last});
+    const Span all = own_queries_of(m, j), rows = within(all, {first, 16 * chunk.last});
     if (rows.first == rows.last) continue;
+    fetch_some(st.fetch, fetch_rows);
     const int count = m.keys - j < kOwnSide ? m.keys - j : kOwnSide, n = (rows.last - rows.first + 1) / 2;
     const int64_t from = j * kLanes / 2 + (rows.first - first) / 2;
-    const auto add_to = [&](const uint32_t* left, const uint32_t* pairs, float* sums) {
+    const auto add_to = [&](const uint32_t* left, const uint32_t* pairs, float* sums, const RowsOut& out) {
       if (!sums) return;
       const uint32_t* right = pairs + rows.first / 2 * dp;
-      if (st.summed[j / kOwnSide])
-        product<true>(count, features, n, left + from, kLanes / 2, right, dp, sums + j * dp, dp);
-      else
-        product<false>(count, features, n, left + from, kLanes / 2, right, dp, sums + j * dp, dp);
+      float* const to = sums + j * dp;
+      if (last && all.last <= 16 * chunk.last) {
+        product_to(count, features, n, left + from, kLanes / 2, right, dp, st.summed[j / kOwnSide] ? to : nullptr,
+                   ToCaller{from_row(from_head(out, kv_head, w.head_dim), key0 + j), w.head_dim});
+      } else if (st.summed[j / kOwnSide]) {
+        product<true>(count, features, n, left + from, kLanes / 2, right, dp, to, dp);
+      } else {
+        product<false>(count, features, n, left + from, kLanes / 2, right, dp, to, dp);
+      }
     };
-    add_to(st.weights, st.d_out_pairs, st.dv);
-    add_to(st.d_scores, st.q_pairs, st.dk);
+    add_to(st.weights, st.d_out_pairs, st.dv, w.dv);
+    add_to(st.d_scores, st.q_pairs, st.dk, w.dk);
     st.summed[j / kOwnSide] = true;
   }
 }
 
-static void own_backward_head_bf16(OwnBf16BackwardState& st, const OwnBackward& w, int head) {
+static void own_backward_head_bf16(OwnBf16BackwardState& st, const OwnBackward& w, int kv_head, int of) {
+  const int head = kv_head * w.repeat + of;
   const OwnMask& m = st.mask;
   const int64_t dp = padded(w.head_dim), words = dp / 2;
   const int query0 = w.lists.query_start[w.item.first_query], features = static_cast<int>(dp / 16);
-  const int64_t fetch_rows = own_fetch_rows(m, st.fetch, 1, kGroup);
+  const int64_t fetch_rows = own_fetch_rows(m, st.fetch, 2, kGroup);
   const float factor = __builtin_fabsf(w.scale) * kLog2E;
   const auto rows_of = [&](const RowsIn& all) { return from_row(from_head(all, head, w.head_dim), query0); };
   const RowsIn q = rows_of(w.q), d_out = rows_of(w.d_out);
@@ -297,7 +307,7 @@ static void own_backward_head_bf16(OwnBf16BackwardState& st, const OwnBackward& 
             store(bits_of(st.d_score_pairs + (g * kGroup + j) / 2 * kLanes + at), zero());
       }
     }
-    own_add_to_keys_bf16(st, chunk, w.head_dim);
+    own_add_to_keys_bf16(st, w, kv_head, chunk, of + 1 == w.repeat, fetch_rows);
     if (!w.dq.data) continue;
     const RowsOut dq = from_row(from_head(w.dq, head, w.head_dim), query0);
     for (int s = chunk.first; s < chunk.last; ++s)
@@ -307,8 +317,7 @@ static void own_backward_head_bf16(OwnBf16BackwardState& st, const OwnBackward& 
       const Span keys = own_keys_of(m, i);
       product_to(end - i < kOwnSide ? end - i : kOwnSide, features, (keys.last - keys.first + 1) / 2,
                  st.d_score_rows + (i - first) * kOwnWords + keys.first / 2, kOwnWords,
-                 st.k_pairs + keys.first / 2 * dp, dp,
-                 ToCaller<std::uint16_t>{static_cast<std::uint16_t*>(dq.data) + i * dq.stride, dq.stride, w.head_dim});
+                 st.k_pairs + keys.first / 2 * dp, dp, nullptr, ToCaller{from_row(dq, i), w.head_dim});
     }
   }
 }
@@ -319,7 +328,6 @@ static void backward_own_bf16(const OwnBackward& w) {
   place_own(st, w);
   make_own_mask(w.lists, w.item, kGroup, st.mask);
   const OwnMask& m = st.mask;
-  const int64_t dp = padded(w.head_dim);
   const int key0 = w.lists.key_start[w.item.first_key];
   for (int g = w.item.first_head; g < w.item.last_head; ++g) {
     const auto rows_of = [&](const auto& all) { return from_row(from_head(all, g, w.head_dim), key0); };
@@ -329,15 +337,15 @@ static void backward_own_bf16(const OwnBackward& w) {
     for (bool& summed : st.summed) summed = false;
     for (int of = 0; of < w.repeat; ++of) {
       own_fetch(st.fetch, w, step_after(w.item, w.next, g, of, w.repeat));
-      own_backward_head_bf16(st, w, g * w.repeat + of);
+      own_backward_head_bf16(st, w, g, of);
       fetch_rest(st.fetch);
     }
-    for (int j = 0; j < m.keys; j += kOwnSide)
+    for (int j = 0; j < m.keys; j += kOwnSide)  // seen by nobody
       if (!st.summed[j / kOwnSide])
-        for (float* sums : {st.dk, st.dv})
-          if (sums) clear(sums + j * dp, (m.keys - j < kOwnSide ? m.keys - j : kOwnSide) * dp);
-    if (st.dk) unpack(st.dk, 1, 0, m.keys, w.head_dim, rows_of(w.dk));
-    if (st.dv) unpack(st.dv, 1, 0, m.keys, w.head_dim, rows_of(w.dv));
+        for (const RowsOut& out : {w.dk, w.dv})
+          if (out.data)
+            unpack(nullptr, 0, 0, m.keys - j < kOwnSide ? m.keys - j : kOwnSide, w.head_dim,
+                   from_row(from_head(out, g, w.head_dim), key0 + j));
   }
   end_products();
 }

@@ -164,35 +164,49 @@ static void own_soften_backward(const OwnMask& m, int stripe, float* weights, fl
   }
 }
 
-/// Adds p^T dO and dS^T Q of a chunk to dV and dK.
-static void own_add_to_keys(OwnBackwardState& st, Span chunk, int head_dim) {
+/// Adds p^T dO and dS^T Q of a chunk to dV and dK. `last`: of all query heads; what is complete goes to the caller.
+static void own_add_to_keys(OwnBackwardState& st, const OwnBackward& w, int kv_head, Span chunk, bool last,
+                            int64_t fetch_rows) {
   const OwnMask& m = st.mask;
-  const int64_t dp = padded(head_dim);
+  const int64_t dp = padded(w.head_dim);
   const int stripes = static_cast<int>(dp / 16), first = 16 * chunk.first;
+  const int key0 = w.lists.key_start[w.item.first_key];
   for (int g = 0; g * kOwnGroup < m.keys; ++g) {
-    const Span rows = within(m.queries_of_keys[g], {first, 16 * chunk.last});
+    const Span all = m.queries_of_keys[g], rows = within(all, {first, 16 * chunk.last});
     if (rows.first == rows.last) continue;
-    const int count = m.keys - g * kOwnGroup < kOwnGroup ? m.keys - g * kOwnGroup : kOwnGroup;
-    const int64_t from = g * kOwnGroup * kLanes + rows.first - first, n = rows.last - rows.first;
-    const auto add_to = [&](const float* left, const float* right, float* sums) {
+    fetch_some(st.fetch, fetch_rows);
+    const int j = g * kOwnGroup, count = m.keys - j < kOwnGroup ? m.keys - j : kOwnGroup;
+    const int64_t from = j * kLanes + rows.first - first, n = rows.last - rows.first;
+    const auto add_to = [&](const float* left, const float* right, float* sums, const RowsOut& out) {
       if (!sums) return;
-      float* const to = sums + g * kOwnGroup * dp;
-      if (st.summed[g])
-        product<true>(count, stripes, n, left + from, 1, kLanes, right + rows.first * dp, dp, to, dp);
-      else
-        product<false>(count, stripes, n, left + from, 1, kLanes, right + rows.first * dp, dp, to, dp);
+      float* const to = sums + j * dp;
+      const auto add = [&](auto begin, auto end) {
+        product(count, stripes, n, left + from, 1, kLanes, right + rows.first * dp, dp, begin, end);
+      };
+      if (last && all.last <= 16 * chunk.last) {
+        const ToCaller end{from_row(from_head(out, kv_head, w.head_dim), key0 + j), w.head_dim};
+        if (st.summed[g])
+          add(FromRows{to, dp}, end);
+        else
+          add(FromZero{}, end);
+      } else if (st.summed[g]) {
+        add(FromRows{to, dp}, ToRows{to, dp});
+      } else {
+        add(FromZero{}, ToRows{to, dp});
+      }
     };
-    add_to(st.weights, st.d_out, st.dv);
-    add_to(st.gradients, st.q, st.dk);
+    add_to(st.weights, st.d_out, st.dv, w.dv);
+    add_to(st.gradients, st.q, st.dk, w.dk);
     st.summed[g] = true;
   }
 }
 
-template <class T> static void own_backward_head(OwnBackwardState& st, const OwnBackward& w, int head) {
+static void own_backward_head(OwnBackwardState& st, const OwnBackward& w, int kv_head, int of) {
+  const int head = kv_head * w.repeat + of;
   const OwnMask& m = st.mask;
   const int64_t dp = padded(w.head_dim);
   const int query0 = w.lists.query_start[w.item.first_query], stripes = static_cast<int>(dp / 16);
-  const int64_t fetch_rows = own_fetch_rows(m, st.fetch, 2, kOwnGroup);
+  const int64_t fetch_rows = own_fetch_rows(m, st.fetch, 3, kOwnGroup);
   const auto rows_of = [&](const RowsIn& all) { return from_row(from_head(all, head, w.head_dim), query0); };
   pack(rows_of(w.q), m.queries, w.head_dim, st.q);
   pack(rows_of(w.d_out), m.queries, w.head_dim, st.d_out);
@@ -212,15 +226,14 @@ template <class T> static void own_backward_head(OwnBackwardState& st, const Own
       own_soften_backward(m, s, st.weights + at, st.gradients + at, load_part(st.lse + 16 * s, rows - at),
                           load_part(st.delta + 16 * s, rows - at), set1(w.scale));
     }
-    own_add_to_keys(st, chunk, w.head_dim);
+    own_add_to_keys(st, w, kv_head, chunk, of + 1 == w.repeat, fetch_rows);
     if (!w.dq.data) continue;
-    T* const dq = static_cast<T*>(from_row(from_head(w.dq, head, w.head_dim), query0).data);
+    const RowsOut dq = from_row(from_head(w.dq, head, w.head_dim), query0);
     for (int i = 0; i < rows; i += kOwnGroup) {
       const Span keys = m.keys_of_queries[(first + i) / kOwnGroup];
       const int count = rows - i < kOwnGroup ? rows - i : kOwnGroup;
       product(count, stripes, keys.last - keys.first, st.gradients + keys.first * kLanes + i, kLanes, 1,
-              st.k + keys.first * dp, dp, FromZero{},
-              ToCaller<T>{dq + (first + i) * w.dq.stride, w.dq.stride, w.head_dim});
+              st.k + keys.first * dp, dp, FromZero{}, ToCaller{from_row(dq, first + i), w.head_dim});
     }
   }
 }
@@ -246,20 +259,15 @@ static void backward_own(const OwnBackward& w) {
     for (bool& summed : st.summed) summed = false;
     for (int of = 0; of < w.repeat; ++of) {
       own_fetch(st.fetch, w, step_after(w.item, w.next, g, of, w.repeat));
-      if (w.dq.bf16)
-        own_backward_head<std::uint16_t>(st, w, g * w.repeat + of);
-      else
-        own_backward_head<float>(st, w, g * w.repeat + of);
+      own_backward_head(st, w, g, of);
       fetch_rest(st.fetch);
     }
-    for (int group = 0; group * kOwnGroup < m.keys; ++group) {
-      const int count = m.keys - group * kOwnGroup < kOwnGroup ? m.keys - group * kOwnGroup : kOwnGroup;
-      if (st.summed[group]) continue;
-      for (float* sums : {st.dk, st.dv})
-        if (sums) clear(sums + group * kOwnGroup * dp, count * dp);
-    }
-    if (st.dk) unpack(st.dk, 1, 0, m.keys, w.head_dim, rows_of(w.dk));
-    if (st.dv) unpack(st.dv, 1, 0, m.keys, w.head_dim, rows_of(w.dv));
+    for (int j = 0; j < m.keys; j += kOwnGroup)  // seen by nobody
+      if (!st.summed[j / kOwnGroup])
+        for (const RowsOut& out : {w.dk, w.dv})
+          if (out.data)
+            unpack(nullptr, 0, 0, m.keys - j < kOwnGroup ? m.keys - j : kOwnGroup, w.head_dim,
+                   from_row(from_head(out, g, w.head_dim), key0 + j));
   }
 }
 

@@ -71,14 +71,19 @@ template <bool kAdd> static void product(int rows, int stripes, int pairs, const
     }
 }
 
-/// to(row, stripe, product), at most kMaxHeadDim / 16 stripes; `a` has whole tiles of rows.
+/// to(row, stripe, sum): the product, added to what `begin` holds (rows of bs floats, which are overwritten) or to zero
+/// where it is null. At most kMaxHeadDim / 16 stripes; `a` and `begin` have whole tiles of rows.
 template <class To> static void product_to(int rows, int stripes, int pairs, const uint32_t* a, int64_t as,
-                                           const uint32_t* b, int64_t bs, To to) {
-  alignas(64) float c[16 * kMaxHeadDim];
+                                           const uint32_t* b, int64_t bs, float* begin, To to) {
+  alignas(64) float own[16 * kMaxHeadDim];
   for (int r0 = 0; r0 < rows; r0 += 16, a += 16 * as) {
-    product<false>(16, stripes, pairs, a, as, b, bs, c, kMaxHeadDim);
+    float* const c = begin ? begin + r0 * bs : own;
+    if (begin)
+      product<true>(16, stripes, pairs, a, as, b, bs, c, bs);
+    else
+      product<false>(16, stripes, pairs, a, as, b, bs, c, bs);
     for (int r = r0; r < r0 + 16 && r < rows; ++r)
-      for (int v = 0; v < stripes; ++v) to(r, v, simd::MMT_SIMD_NAMESPACE::load(c + (r - r0) * kMaxHeadDim + 16 * v));
+      for (int v = 0; v < stripes; ++v) to(r, v, simd::MMT_SIMD_NAMESPACE::load(c + (r - r0) * bs + 16 * v));
   }
 }
 

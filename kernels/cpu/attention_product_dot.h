@@ -93,10 +93,13 @@ template <bool kAdd> static void product(int rows, int stripes, int pairs, const
   else
     product_with(rows, stripes, pairs, a, as, b, bs, FromZero{}, ToRows{c, cs});
 }
-/// to(row, stripe, product).
+/// to(row, stripe, sum): the product, added to what `begin` holds (rows of bs floats) or to zero where it is null.
 template <class To> static void product_to(int rows, int stripes, int pairs, const uint32_t* a, int64_t as,
-                                           const uint32_t* b, int64_t bs, To to) {
-  product_with(rows, stripes, pairs, a, as, b, bs, FromZero{}, to);
+                                           const uint32_t* b, int64_t bs, float* begin, To to) {
+  if (begin)
+    product_with(rows, stripes, pairs, a, as, b, bs, FromRows{begin, bs}, to);
+  else
+    product_with(rows, stripes, pairs, a, as, b, bs, FromZero{}, to);
 }
 
 }  // namespace mmt::cpu::attention::MMT_SIMD_NAMESPACE

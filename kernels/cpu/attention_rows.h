@@ -166,12 +166,16 @@ template <class T> struct ToScaledRows {
     store_up_to(to + r * stride + 16 * v, mul(x, set1(factor[r])), features - 16 * v);
   }
 };
-template <class T> struct ToCaller {
-  T* to;
-  int64_t stride;
+/// To the caller's rows, in the precision that they have.
+struct ToCaller {
+  RowsOut rows;
   int features;
   inline __attribute__((always_inline)) void operator()(int r, int v, F16 x) const {
-    store_up_to(to + r * stride + 16 * v, x, features - 16 * v);
+    const int64_t at = r * rows.stride + 16 * v;
+    if (rows.bf16)
+      store_up_to(static_cast<std::uint16_t*>(rows.data) + at, x, features - 16 * v);
+    else
+      store_up_to(static_cast<float*>(rows.data) + at, x, features - 16 * v);
   }
 };
 
