@@ -83,7 +83,7 @@ template <class T> static void own_forward_head(OwnForwardState& st, const OwnFo
   const OwnMask& m = st.mask;
   const int64_t dp = padded(w.head_dim);
   const int query0 = w.lists.query_start[w.item.first_query];
-  const int64_t fetch_rows = own_fetch_rows(m, st.fetch, 1, kOwnGroup);
+  const int64_t fetch_rows = own_fetch_rows(m, st.fetch, 1, kOwnGroup, (m.queries + kOwnGroup - 1) / kOwnGroup);
   const RowsIn q = from_head(w.q, head, w.head_dim);
   float* const lse = w.lse + head * w.lse_stride + query0;
   T* const out = static_cast<T*>(from_row(from_head(w.out, head, w.head_dim), query0).data);
@@ -106,6 +106,7 @@ template <class T> static void own_forward_head(OwnForwardState& st, const OwnFo
     for (int i = 0; i < rows; i += kOwnGroup) {
       const Span keys = m.keys_of_queries[(first + i) / kOwnGroup];
       const int count = rows - i < kOwnGroup ? rows - i : kOwnGroup;
+      fetch_some(st.fetch, fetch_rows);
       product(count, static_cast<int>(dp / 16), keys.last - keys.first, st.tile + keys.first * kLanes + i, kLanes, 1,
               st.values + keys.first * dp, dp, FromZero{},
               ToScaledRows<T>{out + (first + i) * w.out.stride, w.out.stride, st.inverse + i, w.head_dim});

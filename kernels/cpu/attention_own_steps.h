@@ -50,8 +50,7 @@ static void own_fetch(Fetch& f, const OwnBackward& w, const OwnStep& step) {
 }
 
 /// How many rows to ask for before each of the products, so that all are asked for in time.
-static int64_t own_fetch_rows(const OwnMask& m, const Fetch& f, int passes, int rows_of_product) {
-  int64_t products = 0;
+static int64_t own_fetch_rows(const OwnMask& m, const Fetch& f, int passes, int rows_of_product, int64_t products = 0) {
   for (int s = 0, chunk = 0; s < m.stripes; s += chunk) {
     chunk = own_chunk(m.stripes - s);
     for (int g = 0; g * rows_of_product < m.keys; ++g) {
