@@ -70,7 +70,7 @@ MaskWords llava(int) {
 }
 
 /// Tiles that "/tiles" counts, whole, from the first row of each sample: one vector of f32, and one tile of AMX, on
-/// either side. No kernel leaves less than that out, so this is the least that a mask costs.
+/// either side.
 constexpr TileShape kCounted{.query_rows = 16, .key_rows = 16};
 
 struct Measured {
