@@ -128,16 +128,23 @@ std::string chrome_trace(const TimelinePage& page) {
     begin();
     add(text, R"({{"ph":"M","name":"process_name","pid":{},"args":{{"name":{}}}}})", p,
         json_string(page.timelines[p].name));
-    for (const RankTimeline& r : page.timelines[p].timeline->ranks) {
+    const std::vector<RankTimeline>& ranks = page.timelines[p].timeline->ranks;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const RankTimeline& r = ranks[i];
       begin();
       add(text, R"({{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"rank {}"}}}})", p, r.rank,
           r.rank);
-      for (const TimelineRow& row : r.rows) {
+      for (std::size_t k = 0; k < r.rows.size(); ++k) {
+        const TimelineRow& row = r.rows[k];
         const auto stage = at(row.action.stage);
         begin();
-        add(text, R"({{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{"stage":{}}}}})",
+        add(text, R"({{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{"stage":{})",
             to_string(row.action), name_of(row.action.kind), p, r.rank, us(row.start), us(row.end - row.start),
             json_string(stage < page.stage_names.size() ? page.stage_names[stage] : std::to_string(stage)));
+        if (page.timelines[p].cpu != nullptr) {
+          add(text, R"(,"cpu_us":{})", us(std::max<Ns>(page.timelines[p].cpu->at(i).at(k), 0)));
+        }
+        text += "}}";
       }
       for (const MemoryPoint& m : r.memory) {
         begin();

@@ -13,6 +13,8 @@ namespace mmt::plan {
 struct NamedTimeline {
   std::string name;  ///< "predicted", "measured"
   const Timeline* timeline = nullptr;
+  /// By rank and row: CPU time of the action, where it was recorded; stands in the trace for read_chrome_trace.
+  const std::vector<std::vector<Ns>>* cpu = nullptr;
 };
 
 /// What both files show. Names are UTF-8; anything in them is shown as it is, never interpreted.
@@ -25,8 +27,18 @@ struct TimelinePage {
 };
 
 /// Trace event format: a process per timeline, a thread per rank, an X event per action in microseconds with three
-/// decimals, a counter per rank for its memory.
+/// decimals (exact nanoseconds), a counter per rank for its memory.
 std::string chrome_trace(const TimelinePage& page);
+
+/// What a trace of ours recorded: each rank's program and the time of each of its actions. Transfers are kModelled: a
+/// recorded one includes waiting.
+struct RecordedTrace {
+  std::vector<Program> programs;       ///< ascending by rank
+  std::vector<std::vector<Ns>> times;  ///< for replay(): CPU time where recorded, else the action's length
+};
+/// The timeline of that name in a file that chrome_trace wrote, or that any tool wrote with such X events. `file` names
+/// it in errors. Throws ConfigError when the text is no such trace, with the event and what is wrong with it.
+RecordedTrace read_chrome_trace(std::string_view text, std::string_view timeline, const std::string& file);
 
 /// The page's data as JSON: {"title", "notes", "stages", "kinds", "timelines": [{"name", "makespan", "bubble", "ranks":
 /// [{"rank", "busy", "transfer", "wait", "peak", "rows": [[kind, "0F0", start, end, stage], ...], "memory": [[at,

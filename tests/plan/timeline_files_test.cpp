@@ -1,4 +1,5 @@
 #include "parallel/plan/timeline_files.h"
+#include "core/error.h"
 #include "parallel/plan/choose.h"
 #include "pipelines.h"
 
@@ -7,6 +8,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <map>
 
 using namespace mmt;
 using namespace mmt::plan;
@@ -19,11 +21,11 @@ namespace {
 struct Example {
   Pipeline p = make_join({1, 2}, 3, {}, 6);
   std::vector<Program> programs;
+  SimulateOptions options;
   Timeline predicted, measured;
 
   Example() {
     programs = programs_of(p, {.policy = Policy::list, .split_backward = true});
-    SimulateOptions options;
     options.transfers.intra = {.overlapped = false, .latency = 150'000, .bytes_per_us = 1000};
     options.transfers.row_bytes.assign(p.graph.edges.size(), 200'000);
     options.block_bytes.assign(
@@ -136,6 +138,57 @@ TEST_CASE("the trace has one complete event an action in microseconds and a coun
   REQUIRE((*found)["ts"].get<double>() == Approx(static_cast<double>(row.start) / 1000));
   REQUIRE((*found)["dur"].get<double>() == Approx(static_cast<double>(row.end - row.start) / 1000));
   REQUIRE((*found)["args"]["stage"] == e.page().stage_names[static_cast<std::size_t>(row.action.stage)]);
+}
+
+TEST_CASE("a recorded trace is read back and replayed to the same step time") {
+  const Example e;
+  std::vector<std::vector<Ns>> cpu;
+  for (const RankTimeline& r : e.measured.ranks) {
+    cpu.emplace_back();
+    for (const TimelineRow& row : r.rows) cpu.back().push_back(row.end - row.start - 7);
+  }
+  TimelinePage page = e.page();
+  page.timelines[1].cpu = &cpu;
+  const std::string text = chrome_trace(page);
+  const RecordedTrace plain = read_chrome_trace(text, "predicted", "trace.json");
+  REQUIRE(plain.programs == e.programs);
+  REQUIRE(replay(e.p.graph, plain.programs, plain.times, e.options).makespan == e.predicted.makespan);
+  const RecordedTrace measured = read_chrome_trace(text, "measured", "trace.json");
+  REQUIRE(measured.programs == e.programs);
+  for (std::size_t r = 0; r < cpu.size(); ++r) {
+    for (std::size_t i = 0; i < cpu[r].size(); ++i) {
+      const Kind kind = e.programs[r].actions[i].kind;
+      const bool moves = kind == Kind::send || kind == Kind::recv;
+      REQUIRE(measured.times[r][i] == (moves ? kModelled : cpu[r][i]));
+    }
+  }
+}
+
+TEST_CASE("text that is no trace is refused with the file and the event") {
+  using Catch::Matchers::Contains;
+  const auto read = [](const std::string& text) { return read_chrome_trace(text, "measured", "old.json"); };
+  const std::string head =
+      R"([{"ph":"M","name":"process_name","pid":3,"args":{"name":"measured"}},{"ph":"X","name":"0F0","pid":3,)";
+  REQUIRE(read(head + R"("tid":2,"ts":1,"dur":2.5}])").times == std::vector<std::vector<Ns>>{{2500}});
+  for (const auto& [text, message] : std::map<std::string, std::string>{
+           {"", "no trace of ours"},
+           {"{}", "traceEvents"},
+           {"{\"traceEvents\":3}", "no trace"},
+           {"[1]", "no trace"},
+           {R"([{"ph":"M","name":"process_name","pid":3,"args":{"name":"other"}}])", "it has: other"},
+           {head + R"("tid":-2,"ts":1,"dur":2}])", "event 2: -2 is no rank"},
+           {head + R"("tid":5000000000,"ts":1,"dur":2}])", "is no rank"},
+           {head + R"("tid":1e300,"ts":1,"dur":2}])", "1e+300 is no integer"},
+           {head + R"("tid":2,"ts":1,"dur":-2}])", "no length of time"},
+           {head + R"("tid":2,"ts":1,"dur":1e300}])", "no length of time"},
+           {head + R"("tid":2,"ts":1}])", "event 2"},
+           {head + R"("tid":2,"ts":1,"dur":1},{"ph":"X","name":"nonsense","pid":3,"tid":0,"dur":1}])",
+            "event 3: \"nonsense\" is not an action"},
+           {std::string(100'000, '['), "no trace"}}) {
+    INFO(text.substr(0, 200));
+    REQUIRE_THROWS_WITH(read(text), Contains("old.json: ") && Contains(message));
+    REQUIRE_THROWS_AS(read(text), ConfigError);
+  }
 }
 
 TEST_CASE("strings in JSON are escaped and broken UTF-8 is replaced") {
