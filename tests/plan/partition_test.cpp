@@ -477,6 +477,25 @@ TEST_CASE("pieces of a cut go round the places for interleaved schedules") {
   REQUIRE(choice.reason == "interleaved 540 ns; 1f1b 600 ns");
 }
 
+TEST_CASE("simulated steps gain what the bottlenecks promise less what fill and drain take") {
+  struct Case {
+    int encoder, llm, places, blocks;
+    bool recompute;
+    double gain;  // of the table in parallel/plan/README.md
+  };
+  for (const Case& c : {Case{120, 120, 2, 16, false, 1.29}, Case{120, 120, 2, 16, true, 1.44},
+                        Case{324, 40, 16, 64, true, 2.17}, Case{324, 40, 16, 512, true, 2.42}}) {
+    const Chain chain = two_parts(c.encoder, c.llm, c.recompute);
+    const auto step = [&](CutBy by) {
+      const PlannedPipeline p = pipeline_of(chain, cut_chain(chain, c.places, {.by = by}), c.blocks);
+      const ScheduleProblem problem = problem_of(p);
+      return static_cast<double>(simulate(problem, programs_of(problem, {})).makespan);
+    };
+    const double gain = step(CutBy::forward) / step(CutBy::time);
+    CHECK(gain == Approx(c.gain).margin(0.006));
+  }
+}
+
 TEST_CASE("the best few divisions are settled by their simulated step time") {
   const auto modules = three_modules(true, false);
   const auto few = partition_modules(modules, 8, {}, 4);
