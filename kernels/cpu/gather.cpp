@@ -3,6 +3,8 @@
 #include "kernels/cpu/index_check.h"
 #include "kernels/cpu/tables.h"
 
+#include <emmintrin.h>
+
 #include <cstring>
 
 namespace mmt::cpu {
@@ -19,6 +21,32 @@ template <bool kWrite> void ask_for(const char* row, std::size_t bytes) {
   for (std::size_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, kWrite ? 1 : 0, 2);
 }
 
+// Results beyond the size of the caches are written past them: a line that is replaced whole need not be read first.
+constexpr std::int64_t kStreamedBytes = 32 << 20, kStreamedRow = 256;
+
+/// Whether rows of `bytes` are worth it.
+bool streams(std::int64_t rows, std::size_t bytes) {
+  const auto each = static_cast<std::int64_t>(bytes);
+  return each >= kStreamedRow && rows * each > kStreamedBytes;
+}
+
+/// Rows ahead so that about a page is under way.
+std::int64_t rows_under_way(std::size_t bytes) { return 1 + 4096 / static_cast<std::int64_t>(bytes); }
+
+/// Copies a row past the caches, asking for the lines of `next` (or null) meanwhile. _mm_sfence() must follow the last.
+void stream_row(char* to, const char* from, std::size_t bytes, const char* next) {
+  const std::size_t head = (0 - reinterpret_cast<std::uintptr_t>(to)) % 64;
+  std::memcpy(to, from, head);
+  std::size_t at = head;
+  for (; at + 64 <= bytes; at += 64) {
+    if (next) __builtin_prefetch(next + at, 0, 2);
+    for (std::size_t part = at; part < at + 64; part += 16)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + part),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + part)));
+  }
+  std::memcpy(to + at, from + at, bytes - at);
+}
+
 // dst[i] = src[index[i] - first], zeros where that row is not in src.
 void copy_rows(const Tensor& dst, const Tensor& src, const Tensor& index, std::int64_t first_row) {
   const auto bytes = static_cast<std::size_t>(dst.cols() * size_of(dst.dtype));
@@ -27,15 +55,21 @@ void copy_rows(const Tensor& dst, const Tensor& src, const Tensor& index, std::i
     const std::int64_t row = from[i] - first_row;
     return row < 0 || row >= src.rows() ? nullptr : row_of(src, row);
   };
+  const bool stream = streams(dst.rows(), bytes);
+  const std::int64_t ahead = stream ? rows_under_way(bytes) : kRowsAhead;
   parallel_shares(dst.rows(), 1, dst.numel(), [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t i = first; i < first + count; ++i) {
-      if (i + kRowsAhead < first + count)
-        if (const char* later = source(i + kRowsAhead)) ask_for<false>(later, bytes);
-      if (const char* row = source(i))
-        std::memcpy(row_of(dst, i), row, bytes);
-      else
+      const char* const later = i + ahead < first + count ? source(i + ahead) : nullptr;
+      const char* const row = source(i);
+      if (later && !(stream && row)) ask_for<false>(later, bytes);
+      if (!row)
         std::memset(row_of(dst, i), 0, bytes);
+      else if (stream)
+        stream_row(row_of(dst, i), row, bytes, later);
+      else
+        std::memcpy(row_of(dst, i), row, bytes);
     }
+    if (stream) _mm_sfence();
   });
 }
 
@@ -48,6 +82,14 @@ void scatter_rows(const Stream&, const Tensor& dst, const Tensor& src, const Ten
   check_indices(index, -1, dst.rows(), "scatter_rows: index");
   const auto bytes = static_cast<std::size_t>(dst.cols() * size_of(dst.dtype));
   const auto* to = index.as<std::int32_t>();
+  if (streams(src.rows(), bytes)) {
+    parallel_shares(src.rows(), 1, src.numel(), [&](std::int64_t first, std::int64_t count) {
+      for (std::int64_t i = first; i < first + count; ++i)
+        if (to[i] >= 0) stream_row(row_of(dst, to[i]), row_of(src, i), bytes, nullptr);
+      _mm_sfence();
+    });
+    return;
+  }
   parallel_shares(src.rows(), 1, src.numel(), [&](std::int64_t first, std::int64_t count) {
     for (std::int64_t i = first; i < first + count; ++i) {
       if (i + kRowsAhead < first + count && to[i + kRowsAhead] >= 0)

@@ -113,6 +113,37 @@ TEST_CASE("many rows found by index move and add as one by one, whatever the num
       }
 }
 
+TEST_CASE("rows beyond the caches move whole, at any alignment, and leave the rest alone") {
+  constexpr std::int64_t kRows = 33'000, kCols = 513, kPad = 3;  // rows of 1,026 bytes, 33.9 MB in all
+  const Stream stream = cpu_stream();
+  const Matrix src = empty(DType::bf16, {kRows, kCols}, kPad), gathered = empty(DType::bf16, {kRows, kCols}, kPad),
+               back = empty(DType::bf16, {kRows, kCols}, kPad), index = empty(DType::i32, {kRows});
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (std::int64_t c = 0; c < kCols + kPad; ++c) {
+      src->row<bf16>(r)[c].bits = static_cast<std::uint16_t>(r * 31 + c * 7);
+      gathered->row<bf16>(r)[c].bits = back->row<bf16>(r)[c].bits = 12345;
+    }
+    index->as<std::int32_t>()[r] = r % 1000 == 5 ? -1 : static_cast<std::int32_t>(r * 37 % kRows);  // no row twice
+  }
+  ops::gather_rows(stream, gathered, src, index);
+  ops::scatter_rows(stream, back, gathered, index);
+  std::int64_t wrong = 0;
+  std::vector<bool> written(kRows, false);
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    const std::int64_t from = index->as<std::int32_t>()[r];
+    if (from >= 0) written[static_cast<std::size_t>(from)] = true;
+    for (std::int64_t c = 0; c < kCols; ++c)
+      wrong += gathered->row<bf16>(r)[c].bits != (from < 0 ? 0 : src->row<bf16>(from)[c].bits);
+  }
+  for (std::int64_t r = 0; r < kRows; ++r)
+    for (std::int64_t c = 0; c < kCols + kPad; ++c) {
+      const bool copied = c < kCols && written[static_cast<std::size_t>(r)];
+      wrong += back->row<bf16>(r)[c].bits != (copied ? src->row<bf16>(r)[c].bits : 12345);
+      wrong += c >= kCols && gathered->row<bf16>(r)[c].bits != 12345;
+    }
+  REQUIRE(wrong == 0);
+}
+
 TEST_CASE("a row without a token is zero and its gradient goes nowhere") {
   for (const Backend& backend : backends()) {
     const Matrix table = random(DType::f32, {5, 4}, 1), y = empty(DType::f32, {3, 4}), ids = integers({2, -1, 0}),
