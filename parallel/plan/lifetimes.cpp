@@ -1,10 +1,14 @@
 #include "parallel/plan/lifetimes.h"
 
+#include "parallel/plan/live.h"
 #include "parallel/plan/verify.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <map>
+#include <utility>
 #include <vector>
 
 namespace mmt::plan {
@@ -22,151 +26,25 @@ int transfers_of(std::span<const Message> messages, int rank, bool from_source) 
   return (away ? 1 : 0) + (stays ? 1 : 0);
 }
 
-/// Replays the lives of one stage's blocks, with the rules by which the executor takes and gives back their memory.
-class LiveReplay {
+/// The most of each part alive at once, of one stage.
+class Most {
  public:
-  LiveReplay(const Wiring& wiring, const Program& program, int stage)
-      : wiring_(wiring), graph_(wiring.graph()), program_(program), stage_(stage) {
-    std::vector<bool> runs(at(info().num_blocks), false);
-    for (const Action& a : program.actions) {
-      if (a.stage == stage && a.kind == Kind::forward && a.step_ahead == 0 && inside(a.block)) runs[at(a.block)] = true;
-    }
-    // What an earlier step made is there from the start.
-    for (int b = 0; b < info().num_blocks; ++b) {
-      if (!runs[at(b)]) open(0, b).computed = true;
-    }
-    raise();
+  void add(const LiveEvent& e) {
+    int& now = now_[static_cast<std::size_t>(e.part)];
+    int& most = most_[static_cast<std::size_t>(e.part)];
+    now += e.delta;
+    most = std::max(most, now);
   }
-
-  LiveBlocks run() {
-    for (const Action& a : program_.actions) {
-      if (a.stage == stage_) own(a);
-      if (a.kind == Kind::send || a.kind == Kind::recv) transfer_of(a);
-    }
-    return most_;
-  }
-
-  /// A block of this step that is alive after the last action; -1 when there is none.
-  int left_over() const {
-    if (blocks_.empty()) return -1;
-    for (std::size_t b = 0; b < blocks_[0].size(); ++b) {
-      if (blocks_[0][b].open) return static_cast<int>(b);
-    }
-    return -1;
+  LiveBlocks blocks(const Program& program, int stage) const {
+    const auto of = [&](LivePart part) { return most_[static_cast<std::size_t>(part)]; };
+    const bool joint = std::ranges::any_of(
+        program.actions, [&](const Action& a) { return a.stage == stage && a.kind == Kind::backward; });
+    return {of(LivePart::kept),     of(LivePart::held),  of(LivePart::stash),
+            of(LivePart::restored), of(LivePart::ports), joint};
   }
 
  private:
-  struct Block {
-    BlockReaders readers;
-    bool open = false;
-    bool computed = false;
-    bool restored = false;
-  };
-  const StageInfo& info() const { return graph_.stages[at(stage_)]; }
-  bool inside(int block) const { return block >= 0 && block < info().num_blocks; }
-
-  Block& block(int ahead, int index) {
-    if (blocks_.size() <= at(ahead)) blocks_.resize(at(ahead) + 1);
-    auto& list = blocks_[at(ahead)];
-    if (list.empty()) list.resize(at(info().num_blocks));
-    return list.at(at(index));
-  }
-  Block& open(int ahead, int index) {
-    Block& b = block(ahead, index);
-    if (b.open) return b;
-    b = Block{.readers = readers_of(wiring_, stage_, index, program_.rank), .open = true};
-    ++now_.ports;
-    return b;
-  }
-  void close_if_done(int ahead, int index) {
-    Block& b = block(ahead, index);
-    if (!b.open || !b.computed || b.readers.out > 0 || b.readers.grads > 0) return;
-    b.open = false;
-    --now_.ports;
-  }
-
-  void own(const Action& a) {
-    switch (a.kind) {
-      case Kind::forward:
-        open(a.step_ahead, a.block);
-        if (info().needs_backward) {
-          ++now_.kept;
-          ++now_.held;
-          raise();
-          return;
-        }
-        raise();
-        return done(a);
-      case Kind::recompute:
-        ++now_.restored;
-        block(a.step_ahead, a.block).restored = true;
-        return raise();
-      case Kind::backward_input:
-        now_.stash += info().has_weight_grads ? 1 : 0;
-        raise();
-        --now_.kept;
-        drop_restored(a);
-        if (info().has_weight_grads) return;
-        --now_.held;
-        return done(a);
-      case Kind::backward_weight:
-        --now_.held;
-        --now_.stash;
-        return done(a);
-      case Kind::backward:
-        most_.joint = true;
-        --now_.kept;
-        --now_.held;
-        drop_restored(a);
-        return done(a);
-      default: return;
-    }
-  }
-  void done(const Action& a) {
-    open(a.step_ahead, a.block).computed = true;
-    close_if_done(a.step_ahead, a.block);
-  }
-  void drop_restored(const Action& a) {
-    bool& restored = block(a.step_ahead, a.block).restored;
-    if (restored) --now_.restored;
-    restored = false;
-  }
-
-  void transfer_of(const Action& a) {
-    const Edge& edge = graph_.edges[at(a.edge)];
-    if (edge.consumer != stage_ && edge.producer != stage_) return;
-    const bool local = a.kind == Kind::recv && wiring_.has_local(a.edge, a.block, program_.rank);
-    if (a.transposed) {
-      if (edge.consumer != stage_ || (a.kind == Kind::recv && !local)) return;
-      --open(0, a.block).readers.grads;
-      close_if_done(0, a.block);
-      return;
-    }
-    if (edge.consumer == stage_ && a.kind == Kind::recv) {
-      open(0, a.block);
-      raise();
-    }
-    if (edge.producer != stage_ || (a.kind == Kind::recv && !local)) return;
-    for (const int p : wiring_.producer_blocks(a.edge, a.block)) {
-      --open(0, p).readers.out;
-      close_if_done(0, p);
-    }
-  }
-
-  void raise() {
-    most_.kept = std::max(most_.kept, now_.kept);
-    most_.held = std::max(most_.held, now_.held);
-    most_.stash = std::max(most_.stash, now_.stash);
-    most_.restored = std::max(most_.restored, now_.restored);
-    most_.ports = std::max(most_.ports, now_.ports);
-  }
-
-  const Wiring& wiring_;
-  const StageGraph& graph_;
-  const Program& program_;
-  int stage_;
-  std::vector<std::vector<Block>> blocks_;  ///< by step ahead and block
-  LiveBlocks now_, most_;
+  std::array<int, kNumLiveParts> now_{}, most_{};
 };
 
 }  // namespace
@@ -206,7 +84,11 @@ BlockReaders readers_of(const StageGraph& graph, int stage, int block, int rank)
 }
 
 LiveBlocks live_blocks(const Wiring& wiring, const Program& program, int stage) {
-  return LiveReplay(wiring, program, stage).run();
+  Most most;
+  for (const LiveEvent& e : live_events(wiring, program)) {
+    if (e.stage == stage) most.add(e);
+  }
+  return most.blocks(program, stage);
 }
 
 LiveBlocks live_blocks(const StageGraph& graph, const Program& program, int stage) {
@@ -214,13 +96,19 @@ LiveBlocks live_blocks(const StageGraph& graph, const Program& program, int stag
 }
 
 void check_lifetimes(const Wiring& wiring, const Program& program, std::span<const LiveBlocks> caps) {
+  std::vector<Most> all(wiring.graph().stages.size());
+  std::map<std::pair<int, int>, int> open;  // stage and block of this step
+  for (const LiveEvent& e : live_events(wiring, program)) {
+    all[at(e.stage)].add(e);
+    if (e.part == LivePart::ports && e.step_ahead == 0) open[{e.stage, e.block}] += e.delta;
+  }
+  for (const auto& [place, count] : open) {
+    if (count <= 0) continue;
+    refuse(program.rank, {Kind::forward, static_cast<std::int16_t>(place.first), place.second},
+           "its block is alive after the step");
+  }
   for (const int stage : wiring.stages_of(program.rank)) {
-    LiveReplay lives(wiring, program, stage);
-    const LiveBlocks most = lives.run();
-    if (const int block = lives.left_over(); block >= 0) {
-      refuse(program.rank, {Kind::forward, static_cast<std::int16_t>(stage), block},
-             "its block is alive after the step");
-    }
+    const LiveBlocks most = all[at(stage)].blocks(program, stage);
     if (at(stage) >= caps.size()) continue;
     const LiveBlocks& cap = caps[at(stage)];
     const auto keep = [&](int used, int allowed, std::string_view what) {

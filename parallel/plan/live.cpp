@@ -53,8 +53,9 @@ class Replay {
   }
 
  private:
-  void event(int stage, LivePart part, int delta) {
-    events_.push_back({action_, delta < 0, part, static_cast<std::int16_t>(stage), static_cast<std::int8_t>(delta)});
+  void event(int stage, int ahead, int block, LivePart part, int delta) {
+    events_.push_back({action_, delta < 0, part, static_cast<std::int16_t>(stage), static_cast<std::int8_t>(delta),
+                       static_cast<std::int8_t>(ahead), block});
   }
 
   StageBlocks::Block& open(int stage, int ahead, int block) {
@@ -64,14 +65,14 @@ class Replay {
     StageBlocks::Block& b = s.blocks[at(ahead * s.num_blocks + block)];
     if (!b.open) {
       b = {readers_of(wiring_, stage, block, program_.rank), true, false, false};
-      event(stage, LivePart::ports, +1);
+      event(stage, ahead, block, LivePart::ports, +1);
     }
     return b;
   }
-  void close_if_done(int stage, StageBlocks::Block& b) {
+  void close_if_done(int stage, int ahead, int block, StageBlocks::Block& b) {
     if (!b.open || !b.computed || b.readers.out > 0 || b.readers.grads > 0) return;
     b.open = false;
-    event(stage, LivePart::ports, -1);
+    event(stage, ahead, block, LivePart::ports, -1);
   }
 
   void open_what_was_made() {
@@ -90,14 +91,15 @@ class Replay {
 
   void own(const Action& a) {
     const auto block = [&]() -> StageBlocks::Block& { return open(a.stage, a.step_ahead, a.block); };
+    const auto part = [&](LivePart p, int delta) { event(a.stage, a.step_ahead, a.block, p, delta); };
     const auto done = [&] {
       StageBlocks::Block& b = block();
       b.computed = true;
-      close_if_done(a.stage, b);
+      close_if_done(a.stage, a.step_ahead, a.block, b);
     };
     const auto drop_restored = [&] {
       StageBlocks::Block& b = block();
-      if (b.restored) event(a.stage, LivePart::restored, -1);
+      if (b.restored) part(LivePart::restored, -1);
       b.restored = false;
     };
     const StageBlocks& stage = stages_[at(a.stage)];
@@ -105,23 +107,23 @@ class Replay {
       case Kind::forward:
         block();
         if (!stage.needs_backward) return done();
-        event(a.stage, LivePart::kept, +1);
-        return event(a.stage, LivePart::held, +1);
-      case Kind::recompute: block().restored = true; return event(a.stage, LivePart::restored, +1);
+        part(LivePart::kept, +1);
+        return part(LivePart::held, +1);
+      case Kind::recompute: block().restored = true; return part(LivePart::restored, +1);
       case Kind::backward_input:
-        if (stage.has_weight_grads) event(a.stage, LivePart::stash, +1);
-        event(a.stage, LivePart::kept, -1);
+        if (stage.has_weight_grads) part(LivePart::stash, +1);
+        part(LivePart::kept, -1);
         drop_restored();
         if (stage.has_weight_grads) return;
-        event(a.stage, LivePart::held, -1);
+        part(LivePart::held, -1);
         return done();
       case Kind::backward_weight:
-        event(a.stage, LivePart::held, -1);
-        event(a.stage, LivePart::stash, -1);
+        part(LivePart::held, -1);
+        part(LivePart::stash, -1);
         return done();
       case Kind::backward:
-        event(a.stage, LivePart::kept, -1);
-        event(a.stage, LivePart::held, -1);
+        part(LivePart::kept, -1);
+        part(LivePart::held, -1);
         drop_restored();
         return done();
       default: return;
@@ -136,14 +138,14 @@ class Replay {
       if (!stages_[at(edge.consumer)].runs_here) return;
       StageBlocks::Block& b = open(edge.consumer, 0, a.block);
       --b.readers.grads;
-      return close_if_done(edge.consumer, b);
+      return close_if_done(edge.consumer, 0, a.block, b);
     }
     if (a.kind == Kind::recv) open(edge.consumer, 0, a.block);
     if (a.kind != Kind::send && !local) return;
     for (const int p : wiring_.producer_blocks(a.edge, a.block)) {
       StageBlocks::Block& b = open(edge.producer, 0, p);
       --b.readers.out;
-      close_if_done(edge.producer, b);
+      close_if_done(edge.producer, 0, p, b);
     }
   }
 

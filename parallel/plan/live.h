@@ -20,7 +20,9 @@ struct LiveEvent {
   bool at_end = false;
   LivePart part = LivePart::kept;
   std::int16_t stage = 0;
-  std::int8_t delta = 0;  ///< +1 or -1
+  std::int8_t delta = 0;       ///< +1 or -1
+  std::int8_t step_ahead = 0;  ///< of the block
+  std::int32_t block = 0;
 };
 
 /// In program order; the takes of an action before what it gives back.
