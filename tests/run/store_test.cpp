@@ -533,9 +533,10 @@ TEST_CASE("a parameter that is whole on every tp rank must say so") {
 
 TEST_CASE("a checkpoint of any store and grid continues in any other") {
   const test::TempFolder folder;
-  // Without partial parameters' gradients depending on tp: those of one tp degree compare.
   const std::vector<Grid> grids = {{.dp = 3, .zero = 1, .tied = true},
                                    {.dp = 1, .tied = true},
+                                   {.tp = 4, .dp = 2, .zero = 1, .tied = true},
+                                   {.tp = 2, .dp = 1, .tied = true, .spread = true},
                                    {.dp = 2, .zero = 1, .tied = true, .spread = true},
                                    {.dp = 2, .tied = true, .spread = true}};
   for (std::size_t from = 0; from < grids.size(); ++from) {
