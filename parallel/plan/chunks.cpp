@@ -30,6 +30,14 @@ void check_shape(const PipelineShape& shape) {
 
 std::vector<int> chunk_indices(const PipelineShape& shape) {
   const auto num_places = at(shape.num_places());
+  if (std::ranges::any_of(shape.stages, [](const PipelineShape::Stage& s) { return s.chunk >= 0; })) {
+    std::vector<int> given;
+    for (const PipelineShape::Stage& s : shape.stages) {
+      MMT_CHECK(s.chunk >= 0, "a stage at place {} is in no chunk, others are", s.place);
+      given.push_back(s.chunk);
+    }
+    return given;
+  }
   std::vector<std::vector<int>> in(shape.stages.size());
   for (const PipelineShape::Link& l : shape.links) in[at(l.consumer)].push_back(l.producer);
   std::vector<std::vector<int>> last(shape.stages.size(), std::vector<int>(num_places, -1));
@@ -149,12 +157,16 @@ std::vector<Chunk> single_stages(const PipelineShape& shape) {
 }
 
 std::vector<int> distances_of(const std::vector<Chunk>& chunks) {
+  // Links without gradients count, too: a place that computes for a deep pipeline must run ahead of its own backwards.
   std::vector<int> distance(chunks.size(), 0);
   for (std::size_t c = chunks.size(); c-- > 0;) {
-    for (const int next : chunks[c].grad_consumers) {
+    for (const int next : chunks[c].consumers) {
       const int step = chunks[at(next)].place == chunks[c].place ? 0 : 1;
       distance[c] = std::max(distance[c], distance[at(next)] + step);
     }
+  }
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    if (!chunks[c].needs_backward) distance[c] = 0;
   }
   return distance;
 }

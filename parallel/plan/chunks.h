@@ -30,7 +30,7 @@ std::vector<Chunk> single_stages(const PipelineShape& shape);
 /// through another place.
 std::vector<int> chunk_indices(const PipelineShape& shape);
 
-/// Longest ways to a sink of gradients, by chunk; only ways between places count.
+/// Longest ways to a sink, by chunk, counted in places; 0 for chunks without a backward.
 std::vector<int> distances_of(const std::vector<Chunk>& chunks);
 
 /// Actions of one block of a chunk: forwards in order, backwards in reverse.

@@ -92,6 +92,11 @@ Ring ring_of(const std::vector<Chunk>& chunks, Policy policy) {
     }
     ring.chunks[at(position[place])][at(chunks[c].index)] = static_cast<int>(c);
   }
+  for (const auto& own : ring.chunks) {
+    if (std::ranges::find(own, -1) == own.end()) continue;
+    throw ConfigError(
+        fmt::format("policy {}: a place has no stage in one of its {} chunks", name_of(policy), own.size()));
+  }
   // The order of the schedule: chunk by chunk, within it place by place.
   const auto turn = [&](const Chunk& c) {
     return c.index * static_cast<int>(ring.chunks.size()) + position[at(c.place)];
@@ -231,7 +236,8 @@ std::optional<Policy> parse_policy(std::string_view name) {
   return found == kPolicies.end() ? std::nullopt : std::optional(found->first);
 }
 
-PipelineShape shape_of(const StageGraph& graph, std::span<const int> places, const std::vector<bool>& restore) {
+PipelineShape shape_of(const StageGraph& graph, std::span<const int> places, const std::vector<bool>& restore,
+                       std::span<const int> chunks) {
   MMT_CHECK(places.size() == graph.stages.size(), "{} places of {} stages", places.size(), graph.stages.size());
   PipelineShape shape;
   shape.num_blocks = graph.stages.empty() ? 0 : graph.stages.front().num_blocks;
@@ -239,7 +245,8 @@ PipelineShape shape_of(const StageGraph& graph, std::span<const int> places, con
     const StageInfo& info = graph.stages[s];
     MMT_CHECK(info.num_blocks == shape.num_blocks, "stage {} has {} blocks and stage 0 has {}", info.id,
               info.num_blocks, shape.num_blocks);
-    shape.stages.push_back({places[s], info.needs_backward, info.has_weight_grads, !restore.empty() && restore[s]});
+    shape.stages.push_back({places[s], info.needs_backward, info.has_weight_grads, !restore.empty() && restore[s],
+                            chunks.empty() ? -1 : chunks[s]});
   }
   for (const Edge& e : graph.edges) shape.links.push_back({e.producer, e.consumer, e.needs_grad});
   return shape;
@@ -255,12 +262,6 @@ std::vector<ComputeOrder> generate(const PipelineShape& shape, const ScheduleOpt
   }
   MMT_CHECK(false, "policy {}", static_cast<int>(options.policy));
   return {};
-}
-
-int credits_needed(const PipelineShape& shape, Policy policy) {
-  if (policy != Policy::interleaved) return 2;
-  const auto places = static_cast<int>(ring_of(chunks_of(shape), policy).chunks.size());
-  return std::max(2, group_sizes(shape.num_blocks, places).front() - places + 1);
 }
 
 std::vector<int> distances_to_sink(const PipelineShape& shape) {

@@ -39,6 +39,7 @@ struct PipelineShape {
     bool needs_backward = true;  ///< false: forward only
     bool trains = true;          ///< has weight gradients: W where the backward is split
     bool restore = false;        ///< an R in front of each backward: what it recomputes, it recomputes while it waits
+    int chunk = -1;              ///< which of its place's chunks; -1 (of all stages): found from the links
   };
   struct Link {
     int producer = 0;
@@ -52,8 +53,11 @@ struct PipelineShape {
   int num_places() const;
 };
 
-/// The shape of `graph` with stage s at places[s]. `restore` (may be empty) by stage.
-PipelineShape shape_of(const StageGraph& graph, std::span<const int> places, const std::vector<bool>& restore = {});
+/// The shape of `graph` with stage s at places[s]. `restore` and `chunks` (may be empty) by stage. A layout that deals
+/// stages out to places in rounds says by `chunks` in which round each was dealt; links alone do not tell it of stages
+/// that do not depend on each other, such as those of two encoders.
+PipelineShape shape_of(const StageGraph& graph, std::span<const int> places, const std::vector<bool>& restore = {},
+                       std::span<const int> chunks = {});
 
 /// Nanoseconds of F, R, B, I or W of one block of a stage.
 using CostFunction = std::function<std::int64_t(Kind kind, int stage, int block)>;
@@ -79,8 +83,8 @@ std::vector<ComputeOrder> generate(const PipelineShape& shape, const ScheduleOpt
 /// does not divide wait between a place's chunks. StageGraph::credits must not be less.
 int credits_needed(const PipelineShape& shape, Policy policy);
 
-/// By place: the longest way to a place from which no gradient has further to come, counted in places. The warm-up of
-/// 1f1b has that many forwards. Throws ConfigError when places feed each other.
+/// By place: the longest way to a sink, counted in places; 0 for places that only run forwards. The warm-up of 1f1b has
+/// that many forwards. Throws ConfigError when places feed each other.
 std::vector<int> distances_to_sink(const PipelineShape& shape);
 
 }  // namespace mmt::plan
