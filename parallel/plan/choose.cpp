@@ -3,6 +3,7 @@
 #include "core/error.h"
 
 #include <algorithm>
+#include <set>
 
 namespace mmt::plan {
 namespace {
@@ -51,10 +52,15 @@ std::string reason_of(const ScheduleChoice& choice) {
     (t.fits() ? fit : t.refused.empty() ? large : refused).push_back(&t);
   }
   std::ranges::stable_sort(fit, {}, &ScheduleTrial::makespan);
+  std::ranges::stable_sort(large, {}, [](const ScheduleTrial* t) { return t->memory - t->limit; });
   std::string text;
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : "; ") + part; };
-  for (const ScheduleTrial* t : fit) add(fmt::format("{} {}", t->name, duration_text(t->makespan)));
+  std::set<std::string> told;  // each schedule once, by its best trial
+  for (const ScheduleTrial* t : fit) {
+    if (told.insert(t->name).second) add(fmt::format("{} {}", t->name, duration_text(t->makespan)));
+  }
   for (const ScheduleTrial* t : large) {
+    if (!told.insert(t->name).second) continue;
     add(fmt::format("{} needs {} of {} on rank {}", t->name, bytes_text(t->memory), bytes_text(t->limit), t->fullest));
   }
   if (fit.empty() && large.empty()) {

@@ -45,7 +45,8 @@ struct ScheduleChoice {
   int best = -1;  ///< index into trials; -1: nothing fits
   std::vector<ScheduleTrial> trials;
   /// "zero-bubble h1 774 ms; 1f1b 812 ms; gpipe needs 3.1 GiB of 2.0 GiB on rank 0": fastest first, then what does not
-  /// fit. Refused policies are named only when nothing else remains.
+  /// fit. Of several problems each schedule's best one counts. Refused policies are named only when nothing else
+  /// remains.
   std::string reason;
 };
 
