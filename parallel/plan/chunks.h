@@ -37,6 +37,9 @@ std::vector<int> distances_of(const std::vector<Chunk>& chunks);
 void push_forward(const Chunk& chunk, int block, ComputeOrder& order);
 void push_backward(const PipelineShape& shape, const Chunk& chunk, Kind kind, int block, ComputeOrder& order);
 
+/// The fewest credits, 2 or more, with which orders end. Throws ConfigError when none do.
+int credits_of(const PipelineShape& shape, const std::vector<ComputeOrder>& orders);
+
 /// zero_bubble and list.
 std::vector<ComputeOrder> generate_greedy(const PipelineShape& shape, const ScheduleOptions& options);
 

@@ -252,7 +252,9 @@ PipelineShape shape_of(const StageGraph& graph, std::span<const int> places, con
   return shape;
 }
 
-std::vector<ComputeOrder> generate(const PipelineShape& shape, const ScheduleOptions& options) {
+namespace {
+
+std::vector<ComputeOrder> order_of(const PipelineShape& shape, const ScheduleOptions& options) {
   switch (options.policy) {
     case Policy::gpipe: return gpipe(shape, chunks_of(shape));
     case Policy::one_f_one_b: return one_f_one_b(shape, chunks_of(shape));
@@ -262,6 +264,26 @@ std::vector<ComputeOrder> generate(const PipelineShape& shape, const ScheduleOpt
   }
   MMT_CHECK(false, "policy {}", static_cast<int>(options.policy));
   return {};
+}
+
+}  // namespace
+
+std::vector<ComputeOrder> generate(const PipelineShape& shape, const ScheduleOptions& options) {
+  std::vector<ComputeOrder> orders = order_of(shape, options);
+  if (options.policy != Policy::interleaved) return orders;
+  const int needed = credits_of(shape, orders);
+  if (needed <= options.credits) return orders;
+  throw ConfigError(fmt::format(
+      "policy interleaved: {} blocks need {} messages of an edge under way and there are {} credits: choose "
+      "policy list, or a number of blocks that the places divide",
+      shape.num_blocks, needed, options.credits));
+}
+
+int credits_needed(const PipelineShape& shape, Policy policy) {
+  ScheduleOptions options;
+  options.policy = policy;
+  const bool rounds = policy == Policy::interleaved || policy == Policy::gpipe;
+  return rounds ? credits_of(shape, order_of(shape, options)) : 2;
 }
 
 std::vector<int> distances_to_sink(const PipelineShape& shape) {

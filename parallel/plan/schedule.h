@@ -70,7 +70,7 @@ struct ScheduleOptions {
   /// list: most blocks of a place between their first forward and their last backward; empty: what 1f1b has.
   std::vector<int> in_flight{};
   bool split_backward = false;  ///< list: I and W instead of B
-  int credits = 2;              ///< messages under way per edge and direction: how far a producer runs ahead
+  int credits = 2;              ///< the graph's: messages under way per edge and direction
 };
 
 using ComputeOrder = std::vector<Action>;
@@ -79,8 +79,8 @@ using ComputeOrder = std::vector<Action>;
 /// choose instead), std::logic_error for a shape that is no graph.
 std::vector<ComputeOrder> generate(const PipelineShape& shape, const ScheduleOptions& options);
 
-/// Credits with which the policy's programs end: 2, or more for interleaved, where blocks that the number of places
-/// does not divide wait between a place's chunks. StageGraph::credits must not be less.
+/// The fewest credits with which the policy's programs end: 2, or more where places have several chunks and messages
+/// wait for their round. StageGraph::credits must not be less; generate refuses interleaved with less.
 int credits_needed(const PipelineShape& shape, Policy policy);
 
 /// By place: the longest way to a sink, counted in places; 0 for places that only run forwards. The warm-up of 1f1b has

@@ -91,7 +91,8 @@ StepEnd end_of(const Pipeline& p, bool tied) {
   return end;
 }
 
-std::vector<Program> programs_of(const Pipeline& p, const ScheduleOptions& options, bool tied) {
+std::vector<Program> programs_of(const Pipeline& p, ScheduleOptions options, bool tied) {
+  options.credits = p.graph.credits;
   PassOptions pass;
   pass.boundary = boundary_of(options.policy);
   pass.end = end_of(p, tied);

@@ -28,6 +28,6 @@ Pipeline make_join(const std::vector<int>& depths, int trunk, const std::vector<
 /// One bucket a training stage, one update; tied: the first and the last stage share a parameter.
 plan::StepEnd end_of(const Pipeline& p, bool tied = false);
 
-std::vector<plan::Program> programs_of(const Pipeline& p, const plan::ScheduleOptions& options, bool tied = false);
+std::vector<plan::Program> programs_of(const Pipeline& p, plan::ScheduleOptions options, bool tied = false);
 
 }  // namespace mmt::testing
