@@ -11,6 +11,13 @@
 #include <random>
 #include <tuple>
 
+// Sanitizers slow code down; their builds prove other things than times.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kSlower = 20;
+#else
+constexpr int kSlower = 1;
+#endif
+
 using namespace mmt;
 using namespace mmt::plan;
 using Catch::Matchers::Contains;
@@ -546,5 +553,5 @@ TEST_CASE("120 layers of three modules are planned for 64 places in under 100 ms
     REQUIRE(few[0].text(modules) ==
             "eyes 3, ears 1, llm 47 places, projector of eyes at llm, projector of ears at llm");
   }
-  REQUIRE(took < std::chrono::milliseconds(100));
+  REQUIRE(took < std::chrono::milliseconds(100) * kSlower);
 }

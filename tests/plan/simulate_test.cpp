@@ -9,6 +9,13 @@
 #include <map>
 #include <random>
 
+// Sanitizers slow code down; their builds prove other things than times.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kSlower = 20;
+#else
+constexpr int kSlower = 1;
+#endif
+
 using namespace mmt;
 using namespace mmt::plan;
 using namespace mmt::testing;
@@ -438,5 +445,5 @@ TEST_CASE("64 places and 256 blocks are simulated in well under a second") {
     REQUIRE(t.makespan >= (256 + 63) * 300);
     check_critical(t);
   }
-  REQUIRE(took < std::chrono::milliseconds(500));
+  REQUIRE(took < std::chrono::milliseconds(500) * kSlower);
 }
