@@ -42,9 +42,12 @@ class SampleCollector {
       : trainer_(trainer), world_(world), file_(file) {
     const PlannedStep& step = trainer.last_step();
     owner_.assign(step.samples.size(), 0);
+    const Model& model = trainer.model();
+    const int sink = model.last_stage(model.num_encoders());
     for (std::size_t lane = 0; lane < step.assignment.samples.size(); ++lane) {
       for (const auto& block : step.assignment.samples[lane]) {
-        for (const std::int32_t i : block) owner_[static_cast<std::size_t>(i)] = static_cast<int>(lane);
+        for (const std::int32_t i : block)
+          owner_[static_cast<std::size_t>(i)] = model.layout.ranks_of(sink, static_cast<int>(lane)).front();
       }
     }
   }
@@ -94,12 +97,85 @@ class SampleCollector {
   std::vector<int> owner_;
 };
 
-/// The gradients of `/loss`, each parameter once and whole (data lanes hold the complete sums).
-double write_grads(h5::File* file, Model& model) {
+/// What a rank has of one gradient: `data` is [first, first + count) of the flattened box.
+struct GradPart {
+  run::Box box;
+  std::int64_t first = 0;
+  Tensor data;
+};
+
+/// Copies a part into the whole tensor of `shape`.
+void place(const GradPart& part, const std::vector<std::int64_t>& shape, const float* values,
+           std::vector<float>& whole) {
+  for (std::int64_t i = 0; i < part.data.numel(); ++i) {
+    std::int64_t rest = part.first + i, at = 0, stride = 1;
+    for (std::size_t d = shape.size(); d-- > 0;) {
+      at += stride * (part.box.offset[d] + rest % part.box.shape[d]);
+      rest /= part.box.shape[d];
+      stride *= shape[d];
+    }
+    whole[static_cast<std::size_t>(at)] = values[i];
+  }
+}
+
+/// The gradients of `/loss`, each parameter once and whole: every rank hands the parts that it owns to rank 0.
+double write_grads(h5::File* file, Model& model, comm::Communicator& world) {
+  std::map<std::string, const run::ParamSpec*> names;
+  for (const run::Stage& stage : model.stages) {
+    for (const auto& unit : stage.units) {
+      for (const run::ParamSpec& p : unit->plan().params) {
+        if (p.trainable) names.emplace(canonical_name(p), &p);
+      }
+    }
+  }
+  std::map<std::string, GradPart> own;
+  for (const run::PlacedParam& p : model.params(true)) {
+    if (!p.first_use || p.copies.index != 0) continue;
+    const run::ParamSpec& spec = *p.state->spec;
+    own[p.name] = {spec.box, p.state->owned_first, p.state->grad};
+  }
   double squares = 0.0;
-  for (const run::ParamState* p : model.owned_params(true)) {
-    for (const float g : p->grad.span<float>()) squares += static_cast<double>(g) * static_cast<double>(g);
-    if (file != nullptr) file->write("grads/" + canonical_name(*p->spec), DType::f32, p->spec->shape, p->grad.data);
+  for (const auto& [name, spec] : names) {
+    std::int64_t numel = 1;
+    for (const std::int64_t d : spec->shape) numel *= d;
+    std::vector<float> whole(world.rank() == 0 ? static_cast<std::size_t>(numel) : 0);
+    const std::size_t dims = spec->shape.size();
+    // By rank: elements, first, box.
+    const std::size_t fields = 2 + 2 * dims;
+    std::vector<std::int64_t> mine(fields, 0), all(fields * static_cast<std::size_t>(world.size()));
+    const auto found = own.find(name);
+    if (found != own.end()) {
+      mine[0] = found->second.data.numel();
+      mine[1] = found->second.first;
+      for (std::size_t d = 0; d < dims; ++d) {
+        mine[2 + d] = found->second.box.offset[d];
+        mine[2 + dims + d] = found->second.box.shape[d];
+      }
+    }
+    world.all_gather(Tensor(mine.data(), DType::i64, {static_cast<std::int64_t>(mine.size())}),
+                     Tensor(all.data(), DType::i64, {static_cast<std::int64_t>(all.size())}));
+    for (int r = 0; r < world.size(); ++r) {
+      const std::int64_t* head = all.data() + static_cast<std::size_t>(r) * fields;
+      if (head[0] == 0) continue;
+      if (world.rank() == 0) {
+        GradPart part;
+        part.first = head[1];
+        part.box.offset.assign(head + 2, head + 2 + dims);
+        part.box.shape.assign(head + 2 + dims, head + fields);
+        std::vector<float> values(static_cast<std::size_t>(head[0]));
+        part.data = Tensor(values.data(), DType::f32, {head[0]});
+        if (r == 0) {
+          std::ranges::copy(found->second.data.span<float>(), values.begin());
+        } else {
+          world.recv(part.data, r);
+        }
+        place(part, spec->shape, values.data(), whole);
+      } else if (world.rank() == r) {
+        world.send(found->second.data.reshape({head[0]}), 0);
+      }
+    }
+    for (const float g : whole) squares += static_cast<double>(g) * static_cast<double>(g);
+    if (file != nullptr) file->write("grads/" + name, DType::f32, spec->shape, whole.data());
   }
   return std::sqrt(squares);
 }
@@ -132,7 +208,7 @@ int run_dump(Job& job, const Arguments& a) {
     std::map<std::int32_t, std::vector<float>> own = trainer.last_logits();
     collector.logits(own, trainer.vocabulary());
   }
-  const double norm = write_grads(file ? &*file : nullptr, trainer.model());
+  const double norm = write_grads(file ? &*file : nullptr, trainer.model(), world);
   if (file) {
     const PlannedStep& step = trainer.last_step();
     file->write_scalar("loss", figures.loss);

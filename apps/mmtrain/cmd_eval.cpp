@@ -12,7 +12,7 @@ namespace mmt::app {
 int run_eval(Job& job, const Arguments& a) {
   if (a.json) log::set_level(log::Level::warning);  // standard output holds the result alone
   job.report();
-  const Config config = job.read(a.config, a.overrides);
+  const Config config = job.read(a.config, a.overrides, Job::Needs::nothing);
   if (config.eval.sets.empty()) throw Agreed(kUsage, fmt::format("{}: there are no eval.sets", a.config));
   Inference inference = load_inference(job, config, a.checkpoint);
   const std::vector<data::DatasetIndex> indexes =

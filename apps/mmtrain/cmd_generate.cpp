@@ -70,7 +70,7 @@ void print(const Arguments& a, const std::string& set, const data::Record& recor
 
 int run_generate(Job& job, const Arguments& a) {
   if (a.json) log::set_level(log::Level::warning);
-  const Config config = job.read(a.config, a.overrides);
+  const Config config = job.read(a.config, a.overrides, Job::Needs::nothing);
   // Mistakes of the command line come before the ranks part.
   const bool prompted = !a.prompt.empty() || !a.images.empty() || !a.audios.empty();
   if (!prompted && config.eval.sets.empty()) throw Agreed(kUsage, "give --prompt, or eval.sets in the config");

@@ -47,7 +47,7 @@ nlohmann::json to_json(const SetConfig& set, const SetSummary& s, const std::str
 
 int run_index(Job& job, const Arguments& a) {
   if (a.json) log::set_level(log::Level::warning);
-  Config config = job.read(a.config, a.overrides);
+  Config config = job.read(a.config, a.overrides, Job::Needs::nothing);
   config.data.bad_samples = DataConfig::Bad::skip;  // indexing reports what is bad, training decides
   std::unique_ptr<Preparer> preparer;
   in_agreement(job.world(), [&] { preparer = std::make_unique<Preparer>(config); });

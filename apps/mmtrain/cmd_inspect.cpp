@@ -15,7 +15,7 @@ int run_inspect(Job& job, const Arguments& a) {
   std::string path = a.checkpoint;
   if (std::filesystem::is_regular_file(path)) {  // a config: the newest checkpoint of its run
     log::set_level(log::Level::warning);
-    path = job.read(path, {}).run.output_dir;
+    path = job.read(path, {}, Job::Needs::nothing).run.output_dir;
   }
   const std::string folder = resolve_checkpoint(job, path);
   const auto reader = open_checkpoint(job, folder);

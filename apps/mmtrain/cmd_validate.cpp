@@ -66,7 +66,7 @@ SetCheck check_set(const Config& c, const SetConfig& set, const Preparer& prepar
 
 int run_validate(Job& job, const Arguments& a) {
   if (a.json) log::set_level(log::Level::warning);
-  Config c = job.read(a.config, a.overrides);
+  Config c = job.read(a.config, a.overrides, Job::Needs::nothing);
   if (job.rank() != 0) return kDone;  // one rank looks; what it throws ends all
   const Preparer preparer(c);
   if (c.llm.spec.vocabulary == 0) c.llm.spec.vocabulary = preparer.tokenizer().vocab_size();

@@ -182,39 +182,6 @@ void read_checkpoint(Reader& r, CheckpointConfig& c) {
   r.optional("embed_frozen", c.embed_frozen);
 }
 
-/// One module or none: the layouts that this version runs are the data-parallel ones.
-void read_parallel(Reader& r, int ranks) {
-  r.map("parallel", [&](Reader& p) {
-    p.value("layout", [&](Value& v) {
-      if (v.kind() == config::Kind::scalar) {
-        v.problem("\"auto\" is not supported yet");
-        return false;
-      }
-      return v.read_map([&](Reader& l) {
-        l.map("all", [&](Reader& all) {
-          std::int32_t dp = ranks;
-          if (all.optional("dp", dp, at_least(1)) && dp != ranks) {
-            all.problem("dp",
-                        fmt::format("dp is {}, but {} ranks run; without dp it is the number of ranks", dp, ranks));
-          }
-          for (const char* key : {"tp", "cp", "pp"}) {
-            std::int32_t degree = 1;
-            if (all.optional(key, degree, at_least(1)) && degree != 1)
-              all.problem(key, "degrees above 1 are not supported yet");
-          }
-          all.unsupported("ranks", "every rank takes part");
-          all.unsupported("stages", "pipelines");
-        });
-        l.rest([&](const std::string& name, Value& m) {
-          m.problem(fmt::format("a layout of its own for {} is not supported yet", name));
-        });
-      });
-    });
-    for (const char* key : {"schedule", "balance", "context", "zero", "offload"})
-      p.unsupported(key, "layouts beside data parallelism");
-  });
-}
-
 }  // namespace
 
 Config read_config(const config::Sources& sources, int ranks) {
@@ -230,7 +197,7 @@ Config read_config(const config::Sources& sources, int ranks) {
       return false;
     });
     r.unsupported("cluster", "planning for machines");
-    read_parallel(r, ranks);
+    read_parallel(r, c, ranks);
     r.section("train", [&](Reader& s) { read_train(s, c.train); });
     r.section("optimizer", [&](Reader& s) { read_optimizer(s, c.optimizer); });
     r.section("learning_rate", [&](Reader& s) { read_learning_rate(s, c.learning_rate); });
@@ -252,6 +219,7 @@ Config read_config(const config::Sources& sources, int ranks) {
     });
   });
   check_modules(document, c);
+  check_parallel(document, c, ranks);
   // Learned positions end somewhere.
   const std::int64_t positions = c.llm.spec.rotary ? c.train.tokens_per_microbatch : c.llm.spec.max_positions;
   if (c.data.max_sequence == 0) c.data.max_sequence = std::min(c.train.tokens_per_microbatch, positions);

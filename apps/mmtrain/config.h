@@ -9,6 +9,7 @@
 #include "core/data/preprocess.h"
 #include "core/data/sample.h"
 #include "models/spec.h"
+#include "parallel/plan/layout.h"
 #include "parallel/run/schedule.h"
 
 #include <array>
@@ -117,6 +118,30 @@ struct CheckpointConfig {
   bool embed_frozen = false;  ///< store frozen modules in every checkpoint
 };
 
+/// A grid of ranks, tp * cp * dp * pp of them, and what its places run.
+struct MeshConfig {
+  std::vector<std::int32_t> ranks;
+  std::int32_t tp = 1, cp = 1, pp = 1, dp = 1;
+  struct Part {
+    std::string module, units;  ///< "0-3", "embed-7", "projector"
+  };
+  /// By stage: the parts of modules that it runs, as written. Empty: auto.
+  std::vector<std::vector<Part>> stages;
+};
+
+/// Which ranks run what, and in which order. Without a `parallel` section: one place, dp = the number of ranks.
+struct ParallelConfig {
+  std::vector<MeshConfig> meshes{MeshConfig{}};
+  std::vector<int> mesh_of;  ///< by module, encoders in config order, then the LLM
+  std::string policy = "auto";
+  std::int32_t chunks = 1;  ///< interleaved: runs of layers that a place has
+  bool memory_h2 = false;   ///< zero-bubble
+  std::vector<bool> zero;   ///< by module: optimizer state is cut over the data lanes
+  bool sequence = true;     ///< with tp: rows between its regions are cut over tp
+
+  int num_ranks() const;
+};
+
 struct LogConfig {
   std::int64_t every_steps = 1;
   bool tensorboard = false;
@@ -133,14 +158,26 @@ struct Config {
   EvalConfig eval;
   CheckpointConfig checkpoint;
   LogConfig log;
+  ParallelConfig parallel;
   /// auto: the newest sound checkpoint of output_dir; none: start anew; else a checkpoint folder.
   std::string resume = "auto";
 
   std::string resolved;  ///< all of it as YAML, defaults filled in
 };
 
-/// Binds and checks. Throws ConfigError with every mistake. `ranks`: how many ranks will run it.
+/// Binds and checks. Throws ConfigError with every mistake. `ranks`: how many ranks will run it; 0: as many as its
+/// layout says.
 Config read_config(const config::Sources& sources, int ranks);
+
+/// Units of module `m` (encoders in config order, then the LLM) by name, in order: "embed", "0", "1", ..., then "head",
+/// or "exit" and "projector".
+std::vector<std::string> unit_names(const Config& config, std::size_t module);
+const std::string& module_name(const Config& config, std::size_t module);
+/// All units in one stage.
+plan::UnitSpan whole_module(const Config& config, std::size_t module);
+/// By stage of a mesh: the spans of its parts. A stem without a stage of its own goes with the first layer, exit and
+/// head with the last. Throws ConfigError with the mistake.
+std::vector<std::vector<plan::UnitSpan>> stage_spans(const Config& config, const MeshConfig& mesh);
 
 /// Keys whose change on resume changes the mathematics, as prefixes of resolved keys.
 bool changes_mathematics(const std::string& key);

@@ -7,6 +7,9 @@ namespace mmt::app {
 
 void read_modules(config::Reader& r, Config& c);
 void check_modules(config::Document& document, Config& c);
+void read_parallel(config::Reader& r, Config& c, int ranks);
+/// After the modules are known.
+void check_parallel(config::Document& document, Config& c, int ranks);
 void read_trainable(config::Reader& r, TrainableRule& rule);
 
 }  // namespace mmt::app

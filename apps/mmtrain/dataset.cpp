@@ -227,6 +227,16 @@ RowCaps row_caps(const Config& c, const std::vector<const data::DatasetIndex*>& 
     size.source = static_cast<std::int64_t>(static_cast<double>(rows) * worst[e].source) + 1;
     caps.encoder_items[e] = rows / worst[e].smallest + 1;
   }
+  std::int64_t total = 0, samples = 0;
+  for (const data::DatasetIndex* set : sets) {
+    for (const std::int64_t sample : set->usable()) total += set->entry(sample).tokens;
+    samples += static_cast<std::int64_t>(set->usable().size());
+  }
+  // A batch of half again the mean length.
+  const std::int64_t lane_rows = samples == 0 ? 0
+                                              : 3 * c.train.global_batch_size * (total / samples + 1) /
+                                                    (2 * std::max(1, c.parallel.meshes.front().dp));
+  caps.blocks = static_cast<int>(std::max(c.train.microbatches.value_or(1), lane_rows / rows + 2));
   return caps;
 }
 

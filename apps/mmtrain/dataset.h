@@ -54,6 +54,7 @@ struct RowCaps {
   plan::BlockSize llm;
   std::vector<plan::BlockSize> encoders;
   std::vector<std::int64_t> encoder_items;
+  int blocks = 1;  ///< microbatches of a step that schedules which keep all of them are sized for
 };
 RowCaps row_caps(const Config& config, const std::vector<const data::DatasetIndex*>& sets);
 

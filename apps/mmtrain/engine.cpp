@@ -1,5 +1,6 @@
 #include "apps/mmtrain/engine.h"
 
+#include "core/philox.h"
 #include "kernels/elementwise.h"
 #include "parallel/plan/verify.h"
 
@@ -9,19 +10,17 @@
 namespace mmt::app {
 namespace {
 
-/// The edges that fill a stage's ports: encoders have none, port e of the LLM is edge e.
-std::vector<int> port_edges(const Model& model, std::size_t stage) {
+/// The edges that fill a stage's ports: the LLM's port of encoder e is edge e, "x" an inner link.
+std::vector<int> port_edges(const Model& model, int stage) {
   std::vector<int> edges;
-  if (stage + 1 < model.stages.size()) return edges;
-  for (std::size_t e = 0; e < model.num_encoders(); ++e) edges.push_back(static_cast<int>(e));
+  for (const run::Stage::Port& port : model.stages[static_cast<std::size_t>(stage)].ports()) {
+    int edge = -1;
+    for (std::size_t e = 0; e < model.num_encoders(); ++e) {
+      if (port.name == model.layout.modules()[e].name) edge = static_cast<int>(e);
+    }
+    edges.push_back(edge);
+  }
   return edges;
-}
-
-/// A graph of one empty block a stage: edges, channels and lives do not depend on the step.
-plan::StageGraph empty_graph(const Model& model, int rank, bool train) {
-  const plan::RowsPlan empty;
-  const std::vector<std::vector<const plan::RowsPlan*>> rows(model.stages.size(), {&empty});
-  return plan::colocated_graph(model.modules, rank, rows, train);
 }
 
 std::int64_t source_cols(const EncoderConfig& e) {
@@ -31,37 +30,95 @@ std::int64_t source_cols(const EncoderConfig& e) {
 }  // namespace
 
 Engine::Engine(const Config& config, comm::Communicator& world, Model& model, const RowCaps& caps, const Stream& stream)
-    : config_(config), model_(model), stream_(stream), memories_(model.stages.size()) {
-  const plan::StageGraph graph = empty_graph(model, world.rank(), true);
-  const plan::Program program = plan::colocated_program(model.modules, world.rank(), 1, true);
-  verify(graph, std::span(&program, 1));
+    : config_(config), model_(model), stream_(stream), caps_(most_alive(caps)) {
   std::vector<run::StageSetup> setups;
-  for (std::size_t s = 0; s < model.stages.size(); ++s) {
-    const bool llm = s == model.num_encoders();
+  for (const int s : model.own) {
+    const std::size_t module = model.module_of(s);
+    const bool llm = module == model.num_encoders();
+    const run::Stage& stage = model.stages[static_cast<std::size_t>(s)];
     run::StageSetup setup;
-    setup.id = static_cast<int>(s);
-    setup.stage = &model.stages[s];
-    setup.store = model.stores[s].get();
-    setup.tp_group = {world.rank()};
-    setup.cap = llm ? caps.llm : caps.encoders[s];
-    for (std::size_t e = 0; llm && e < model.num_encoders(); ++e) setup.port_cap.push_back(caps.encoders[e].out);
-    setup.live = live_blocks(graph, program, static_cast<int>(s));
-    setup.recompute.assign(model.stages[s].units.size(),
-                           config.train.recompute ? run::Recompute::full : run::Recompute::none);
+    setup.id = s;
+    setup.stage = &stage;
+    setup.store = model.stores[static_cast<std::size_t>(s)].get();
+    setup.comms[static_cast<std::size_t>(plan::Axis::tp)] = model.comm(s, plan::Axis::tp);
+    setup.tp_group = model.layout.ranks_of(s, model.lane);
+    setup.cap = llm ? caps.llm : caps.encoders[module];
+    const std::vector<int> edges = port_edges(model, s);
+    for (const int edge : edges)
+      setup.port_cap.push_back(edge < 0 ? setup.cap.rows : caps.encoders[static_cast<std::size_t>(edge)].out);
+    setup.live = caps_[static_cast<std::size_t>(s)];
+    if (config.train.recompute) setup.recompute.assign(stage.units.size(), run::Recompute::full);
     setups.push_back(setup);
 
-    run::RowsCapacity capacity;
+    run::RowsCapacity& capacity = capacities_[s];
     capacity.size = setup.cap;
     capacity.num_masks = llm ? static_cast<int>(model.llm_windows.size()) : 1;
-    capacity.port_rows = setup.port_cap;
-    if (!llm) {
-      capacity.items = caps.encoder_items[s];
-      capacity.source_cols = source_cols(config.encoders[s]);
-    }
-    if (model.stages[s].rotary) capacity.rotary_pairs = model.stages[s].rotary->pairs();
-    capacities_.push_back(capacity);
+    for (std::size_t p = 0; p < edges.size(); ++p) capacity.port_rows.push_back(edges[p] < 0 ? 0 : setup.port_cap[p]);
+    if (!llm) capacity.items = caps.encoder_items[module];
+    if (!llm && s == model.first_stage(module)) capacity.source_cols = source_cols(config.encoders[module]);
+    if (stage.rotary) capacity.rotary_pairs = stage.rotary->pairs();
   }
+  std::vector<std::vector<plan::BlockSize>> one(model.num_modules(), std::vector<plan::BlockSize>(1));
+  plan::StageGraph graph = plan::lane_graph(model.layout, model.lane, model.traits, one, true);
+  lane_programs(config, model, graph, true);  // its credits
   executor_ = std::make_unique<run::Executor>(world, graph, std::move(setups), stream);
+}
+
+std::vector<plan::LiveBlocks> Engine::most_alive(const RowCaps& caps) const {
+  std::vector<plan::LiveBlocks> most(model_.stages.size());
+  // Schedules but gpipe stop growing with the number of blocks once every place is warm.
+  const int warm = 3 * static_cast<int>(model_.layout.places().size()) + 4;
+  const int top = config_.parallel.policy == "gpipe" ? std::max(warm, caps.blocks) : warm;
+  plan::BlockSize full;
+  full.rows = full.out = 1024;
+  for (const bool train : {true, false}) {
+    for (int m = 1; m <= top; m = m < warm ? m + 1 : m < top ? top : top + 1) {
+      const std::vector<std::vector<plan::BlockSize>> sizes(
+          model_.num_modules(), std::vector<plan::BlockSize>(static_cast<std::size_t>(m), full));
+      plan::StageGraph graph = plan::lane_graph(model_.layout, model_.lane, model_.traits, sizes, train);
+      const std::vector<plan::Program> programs = lane_programs(config_, model_, graph, train);
+      plan::VerifyOptions options;
+      if (train) options.end = &model_.end;
+      plan::verify(graph, programs, options);
+      const auto own = std::ranges::find(programs, model_.rank, &plan::Program::rank);
+      for (const int s : model_.own) {
+        const plan::LiveBlocks live = plan::live_blocks(graph, *own, s);
+        plan::LiveBlocks& x = most[static_cast<std::size_t>(s)];
+        x.kept = std::max(x.kept, live.kept);
+        x.held = std::max(x.held, live.held);
+        x.stash = std::max(x.stash, live.stash);
+        x.restored = std::max(x.restored, live.restored);
+        x.ports = std::max(x.ports, live.ports);
+        x.joint = x.joint || live.joint;
+      }
+    }
+  }
+  return most;
+}
+
+/// Programs differ by their number of blocks and by which blocks have rows to send; each shape is verified before it
+/// runs the first time.
+void Engine::verify_once(const PlannedStep& step, bool train) {
+  std::uint64_t shape = hash64(train ? 1 : 0, step.graph.stages.front().num_blocks);
+  for (const plan::Action& a : step.program.actions) {
+    shape = hash64(shape, hash64(static_cast<std::uint64_t>(a.kind) << 32 | static_cast<std::uint32_t>(a.block),
+                                 static_cast<std::uint64_t>(a.stage) << 32 | static_cast<std::uint16_t>(a.edge)));
+  }
+  if (!verified_.insert(shape).second) return;
+  plan::VerifyOptions options;
+  if (train) options.end = &model_.end;
+  plan::StageGraph graph = step.graph;
+  plan::verify(step.graph, lane_programs(config_, model_, graph, train), options);
+  for (const int s : model_.own) {
+    const plan::LiveBlocks live = plan::live_blocks(step.graph, step.program, s);
+    const plan::LiveBlocks& cap = caps_[static_cast<std::size_t>(s)];
+    if (live.kept <= cap.kept && live.held <= cap.held && live.ports <= cap.ports) continue;
+    throw Error(fmt::format(
+        "step {}: {} blocks are alive at once in stage {}, and memory was taken for {}: lower "
+        "train.global_batch_size, raise train.tokens_per_microbatch, or choose another "
+        "parallel.schedule.policy than {}",
+        step.number, std::max(live.kept, live.ports), s, std::max(cap.kept, cap.ports), config_.parallel.policy));
+  }
 }
 
 Engine::~Engine() = default;
@@ -70,44 +127,56 @@ std::int64_t Engine::capacity_bytes() const { return executor_->capacity_bytes()
 std::int64_t Engine::peak_bytes() const { return executor_->peak_bytes(); }
 std::int64_t Engine::rows_bytes() const {
   std::int64_t bytes = 0;
-  for (const auto& stage : memories_) {
-    for (const auto& memory : stage) bytes += memory->bytes();
+  for (const auto& [stage, blocks] : memories_) {
+    for (const auto& memory : blocks) bytes += memory->bytes();
   }
   return bytes;
 }
-run::RowsMemory& Engine::memory(std::size_t stage, std::size_t block) {
+run::RowsMemory& Engine::memory(int stage, std::size_t block) {
   auto& list = memories_[stage];
-  while (list.size() <= block) list.push_back(std::make_unique<run::RowsMemory>(capacities_[stage]));
+  while (list.size() <= block) list.push_back(std::make_unique<run::RowsMemory>(capacities_.at(stage)));
   return *list[block];
 }
 
 void Engine::fill(const PlannedStep& step, const std::vector<data::LoadedSample>& samples, bool with_labels) {
   MMT_CHECK(samples.size() == step.own.size(), "{} samples were loaded, {} planned", samples.size(), step.own.size());
-  for (std::size_t s = 0; s < model_.stages.size(); ++s) {
+  for (const int s : model_.own) {
+    const auto& blocks = step.rows[model_.module_of(s)];
     const std::vector<int> edges = port_edges(model_, s);
-    for (std::size_t b = 0; b < step.rows[s].size(); ++b)
-      memory(s, b).reset(step.rows[s][b], edges, model_.stages[s], stream_);
+    for (std::size_t b = 0; b < blocks.size(); ++b)
+      memory(s, b).reset(blocks[b], edges, model_.stages[static_cast<std::size_t>(s)], stream_);
+  }
+  const auto here = [&](int stage) { return capacities_.contains(stage); };
+  const std::size_t llm = model_.num_encoders();
+  std::vector<int> text_stages;
+  for (const int s : std::set<int>{model_.first_stage(llm), model_.last_stage(llm)}) {
+    if (here(s)) text_stages.push_back(s);
   }
   std::size_t next = 0;  // in `samples`
-  for (std::size_t b = 0; b < step.rows.back().size(); ++b) {
-    std::vector<std::size_t> item_at(model_.num_encoders(), 0);  // next item of the encoder's block
-    for (std::size_t i = 0; i < step.rows.back()[b].samples.size(); ++i, ++next) {
+  const auto& blocks = step.assignment.samples[static_cast<std::size_t>(model_.lane)];
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    std::vector<std::size_t> item_at(llm, 0);  // next item of the encoder's block
+    for (std::size_t i = 0; i < blocks[b].size(); ++i, ++next) {
       const data::LoadedSample& sample = samples[next];
-      run::RowsMemory& text = memory(model_.num_encoders(), b);
-      if (with_labels) {
-        text.set_sample(i, sample.input_ids, sample.labels, sample.weights);
-      } else {
-        text.set_ids(i, sample.input_ids);
+      for (const int s : text_stages) {
+        if (with_labels) {
+          memory(s, b).set_sample(i, sample.input_ids, sample.labels, sample.weights);
+        } else {
+          memory(s, b).set_ids(i, sample.input_ids);
+        }
       }
       const plan::SampleMeta& meta = step.metas[static_cast<std::size_t>(step.own[next])];
       for (const plan::RunMeta& run : meta.runs) {
         if (run.item < 0) continue;
-        const data::LoadedItem& item = sample.items.at(static_cast<std::size_t>(run.item));
         const auto encoder = static_cast<std::size_t>(meta.items[static_cast<std::size_t>(run.item)].encoder);
-        const Tensor target = memory(encoder, b).source_of(item_at[encoder]++);
-        MMT_CHECK(static_cast<std::size_t>(target.numel()) == item.values.size(), "an item of {} values for {}",
-                  item.values.size(), target.describe());
-        std::ranges::copy(item.values, target.as<float>());
+        const int stage = model_.first_stage(encoder);
+        if (!here(stage)) continue;
+        const auto item = std::ranges::find(sample.items, run.item, &data::LoadedItem::item);
+        MMT_CHECK(item != sample.items.end(), "item {} of a sample was not loaded", run.item);
+        const Tensor target = memory(stage, b).source_of(item_at[encoder]++);
+        MMT_CHECK(static_cast<std::size_t>(target.numel()) == item->values.size(), "an item of {} values for {}",
+                  item->values.size(), target.describe());
+        std::ranges::copy(item->values, target.as<float>());
       }
     }
   }
@@ -147,15 +216,15 @@ std::map<std::int32_t, std::vector<float>> Engine::logits(const PlannedStep& ste
 }
 
 void Engine::execute(const PlannedStep& step, double loss_scale, bool train, const std::function<void()>& optimize) {
+  verify_once(step, train);
   run::StepData data;
   data.graph = &step.graph;
   data.loss_scale = loss_scale;
   data.rows.resize(model_.stages.size());
-  for (std::size_t s = 0; s < model_.stages.size(); ++s) {
-    for (std::size_t b = 0; b < step.rows[s].size(); ++b) data.rows[s].push_back(memory(s, b).rows());
-  }
-  if (train) {
-    for (const auto& store : model_.stores) store->begin_step();
+  for (const int s : model_.own) {
+    const std::size_t blocks = step.rows[model_.module_of(s)].size();
+    for (std::size_t b = 0; b < blocks; ++b) data.rows[static_cast<std::size_t>(s)].push_back(memory(s, b).rows());
+    if (train) model_.stores[static_cast<std::size_t>(s)]->begin_step();
   }
   run::StepHooks hooks;
   hooks.reduce = [&](int stage, int bucket) {
@@ -163,7 +232,7 @@ void Engine::execute(const PlannedStep& step, double loss_scale, bool train, con
     if (bucket == 0) store.complete_grads();
     store.reduce(bucket);
   };
-  hooks.tie = [&](int tie) { run_tie(model_.ties[static_cast<std::size_t>(tie)], stream_); };
+  hooks.tie = [&](int tie) { run_tie(model_.ties.groups[static_cast<std::size_t>(tie)], stream_); };
   hooks.optimize = [&](int) {
     if (optimize) optimize();
   };
@@ -173,10 +242,12 @@ void Engine::execute(const PlannedStep& step, double loss_scale, bool train, con
 std::vector<SampleResult> Engine::results(const PlannedStep& step, const std::vector<data::LoadedSample>& samples,
                                           bool train) {
   std::vector<SampleResult> list;
+  const int sink = model_.last_stage(model_.num_encoders());
+  if (!model_.leads(sink)) return list;
   std::size_t next = 0;
   for (std::size_t b = 0; b < step.rows.back().size(); ++b) {
     const plan::RowsPlan& plan = step.rows.back()[b];
-    const run::Rows& rows = memory(model_.num_encoders(), b).rows();
+    const run::Rows& rows = memory(sink, b).rows();
     const float* loss = rows.loss.as<float>();
     const float* weight = rows.weights.as<float>();
     const std::int32_t* label = rows.labels.as<std::int32_t>();
@@ -222,8 +293,7 @@ void Engine::read_times() {
       case Kind::reduce:
       case Kind::tie: times_.reduction += seconds; break;
       case Kind::optimize: times_.optimizer += seconds; break;
-      default:
-        (static_cast<std::size_t>(row.action.stage) == model_.num_encoders() ? times_.llm : times_.encoders) += seconds;
+      default: (model_.module_of(row.action.stage) == model_.num_encoders() ? times_.llm : times_.encoders) += seconds;
     }
   }
   times_.loss = executor_->sink_seconds();

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,9 @@ class Engine {
   Engine(const Config& config, comm::Communicator& world, Model& model, const RowCaps& caps, const Stream& stream);
   ~Engine();
 
-  /// `samples` in the order of `step.own`. `loss_scale` = 1 / W of the samples that did not fail. In training,
-  /// `optimize` is called where the program says.
+  /// `samples` in the order of `step.own`, failures agreed (agree_on_failed). The results are of the rank that leads
+  /// the last stage of its lane; other ranks have none. `loss_scale` = 1 / W of the samples that did not fail. In
+  /// training, `optimize` is called where the program says.
   std::vector<SampleResult> run(const PlannedStep& step, const std::vector<data::LoadedSample>& samples,
                                 double loss_scale, bool train, const std::function<void()>& optimize = {});
 
@@ -52,7 +54,11 @@ class Engine {
                                                     const std::vector<data::LoadedSample>& samples);
 
  private:
-  run::RowsMemory& memory(std::size_t stage, std::size_t block);
+  run::RowsMemory& memory(int stage, std::size_t block);
+  /// By stage of this rank: most blocks alive in any training or evaluation step, from programs of growing numbers of
+  /// blocks, which are verified on the way.
+  std::vector<plan::LiveBlocks> most_alive(const RowCaps& caps) const;
+  void verify_once(const PlannedStep& step, bool train);
   void fill(const PlannedStep& step, const std::vector<data::LoadedSample>& samples, bool with_labels);
   void execute(const PlannedStep& step, double loss_scale, bool train, const std::function<void()>& optimize);
   std::vector<SampleResult> results(const PlannedStep& step, const std::vector<data::LoadedSample>& samples,
@@ -62,8 +68,10 @@ class Engine {
   const Config& config_;
   Model& model_;
   Stream stream_;
-  std::vector<run::RowsCapacity> capacities_;  ///< by stage
-  std::vector<std::vector<std::unique_ptr<run::RowsMemory>>> memories_;
+  std::map<int, run::RowsCapacity> capacities_;                            ///< by stage of this rank
+  std::vector<plan::LiveBlocks> caps_;                                     ///< by stage
+  std::set<std::uint64_t> verified_;                                       ///< shapes of programs
+  std::map<int, std::vector<std::unique_ptr<run::RowsMemory>>> memories_;  ///< by stage of this rank
   std::unique_ptr<run::Executor> executor_;
   StepTimes times_;
 };

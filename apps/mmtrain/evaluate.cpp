@@ -8,14 +8,14 @@
 namespace mmt::app {
 namespace {
 
-/// Samples of one forward pass: a few microbatches a rank, whatever the training's batch is.
-std::int64_t batch_size(const Config& c, const data::DatasetIndex& index, int ranks) {
+/// Samples of one forward pass: a few microbatches a lane, whatever the training's batch is.
+std::int64_t batch_size(const Config& c, const data::DatasetIndex& index, int lanes) {
   std::int64_t rows = 0;
   const std::vector<std::int64_t>& usable = index.usable();
   for (const std::int64_t s : usable) rows += index.entry(s).tokens;
   const std::int64_t mean =
       std::max<std::int64_t>(1, rows / std::max<std::int64_t>(1, static_cast<std::int64_t>(usable.size())));
-  return std::max<std::int64_t>(1, c.train.tokens_per_microbatch / mean) * ranks;
+  return std::max<std::int64_t>(1, c.train.tokens_per_microbatch / mean) * lanes;
 }
 
 void add(EvalResult& total, const std::vector<SampleResult>& results) {
@@ -67,12 +67,12 @@ std::vector<EvalResult> evaluate(const Config& c, Job& job, Model& model, Engine
   options.threads = static_cast<int>(c.data.workers);
   options.weights = c.train.loss;
   data::Loader loader(sets, preparer.preparation(), options);
-  PlanContext context{&c, &model, &preparer.preparation(), job.rank(), job.size(), false};
+  PlanContext context{&c, &model, &preparer.preparation(), false};
   for (std::size_t s = 0; s < indexes.size(); ++s) {
     EvalResult result;
     result.set = indexes[s].spec().name;
     const std::vector<std::int64_t>& usable = indexes[s].usable();
-    const std::int64_t batch = batch_size(c, indexes[s], job.size());
+    const std::int64_t batch = batch_size(c, indexes[s], model.layout.lanes());
     const auto total = static_cast<std::int64_t>(usable.size());
     const std::int64_t steps = (total + batch - 1) / batch;
     std::vector<std::unique_ptr<PlannedStep>> planned(static_cast<std::size_t>(steps));
@@ -84,17 +84,18 @@ std::vector<EvalResult> evaluate(const Config& c, Job& job, Model& model, Engine
       }
       auto& slot = planned[static_cast<std::size_t>(step)];
       slot = plan_step(context, indexes, step, std::move(samples));
-      loader.request(step, slot->wanted());
+      loader.request(step, slot->wanted);
     };
     for (std::int64_t ahead = 0; ahead < c.data.prefetch_steps; ++ahead) request(ahead);
     for (std::int64_t step = 0; step < steps; ++step) {
       request(step + c.data.prefetch_steps);
       bool stopped = false;
-      const std::vector<data::LoadedSample> samples = loader.take(step, &stop, &stopped);
+      std::vector<data::LoadedSample> samples = loader.take(step, &stop, &stopped);
       if (any_rank(job.world(), stopped || stop)) return results;
       for (const data::LoadedSample& sample : samples) {
         if (sample.failed) log::warning("{}", sample.message);
       }
+      agree_on_failed(job.world(), *planned[static_cast<std::size_t>(step)], samples);
       add(result, engine.run(*planned[static_cast<std::size_t>(step)], samples, 0.0, false));
       planned[static_cast<std::size_t>(step)].reset();
     }

@@ -1,5 +1,6 @@
 #include "apps/mmtrain/inference.h"
 
+#include "apps/mmtrain/layout.h"
 #include "core/log.h"
 #include "kernels/backend.h"
 
@@ -40,8 +41,15 @@ Inference load_inference(Job& job, const Config& config, const std::string& chec
   Config& c = inference.config;
   in_agreement(job.world(), [&] { inference.preparer = std::make_unique<Preparer>(c); });
   if (c.llm.spec.vocabulary == 0) c.llm.spec.vocabulary = inference.preparer->tokenizer().vocab_size();
-  in_agreement(job.world(), [&] { inference.model = std::make_unique<Model>(build_model(c)); });
-  make_stores(*inference.model, nullptr, inference.stream);
+  in_agreement(job.world(),
+               [&] {  // Forward only, so any cut serves; costs are compared at a microbatch of text.
+                 const std::int64_t rows = c.train.tokens_per_microbatch;
+                 const std::vector<plan::BlockSize> sizes(
+                     c.encoders.size() + 1,
+                     {.rows = rows, .supervised = rows / 4, .source = rows, .out = rows, .tiles = 0});
+                 inference.model = std::make_unique<Model>(build_model(c, make_layout(c, sizes).layout, job.rank()));
+               });
+  make_stores(*inference.model, job.world(), inference.stream);
   inference.checkpoint = resolve_checkpoint(job, checkpoint.empty() ? c.run.output_dir : checkpoint);
   const auto reader = open_checkpoint(job, inference.checkpoint);
   std::vector<std::string> modules = {c.llm.spec.name};

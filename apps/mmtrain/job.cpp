@@ -68,12 +68,14 @@ std::string agree_on_failure(comm::Communicator& world, const std::string& own) 
   return alone == 0 ? text : fmt::format("rank {}: {}", first, text);
 }
 
-Config Job::read(const std::string& path, const std::vector<std::string>& overrides) {
+Config Job::read(const std::string& path, const std::vector<std::string>& overrides, Needs needs) {
+  const bool alone = needs == Needs::nothing && size() == 1;
+  const int ranks = alone ? 0 : size();
   std::string bytes, problem;
   if (rank() == 0) {
     try {
       const config::Sources sources = config::gather(path, overrides);
-      read_config(sources, size());  // mistakes are reported once, before anything else happens
+      read_config(sources, ranks);  // mistakes are reported once, before anything else happens
       bytes = sources.pack();
     } catch (const ConfigError& e) {
       problem = e.what();
@@ -82,7 +84,9 @@ Config Job::read(const std::string& path, const std::vector<std::string>& overri
   broadcast_text(*world_, problem);
   if (!problem.empty()) throw Agreed(kUsage, problem);
   broadcast_text(*world_, bytes);
-  return read_config(config::Sources::unpack(bytes), size());
+  Config config = read_config(config::Sources::unpack(bytes), ranks);
+  if (alone) config.parallel = ParallelConfig();
+  return config;
 }
 
 void in_agreement(comm::Communicator& world, const std::function<void()>& work) {

@@ -54,8 +54,13 @@ class Job {
   int rank() const { return world_->rank(); }
   int size() const { return world_->size(); }
 
+  /// Which number of ranks a command needs.
+  enum class Needs : std::uint8_t {
+    layout,   ///< what the configuration's layout says
+    nothing,  ///< a single process does without the layout: it works on the whole model alone
+  };
   /// Collective: rank 0 reads the files, all bind the same text. Throws Agreed(kUsage).
-  Config read(const std::string& path, const std::vector<std::string>& overrides);
+  Config read(const std::string& path, const std::vector<std::string>& overrides, Needs needs = Needs::layout);
   /// "2 ranks on 1 node, 1 thread each; reductions through shared memory", and warnings on what would be slow.
   void report() const;
   /// Of a job of several ranks: prints the message and ends all ranks with the code, unless another rank failed first.

@@ -20,11 +20,13 @@ std::int64_t status_kib(const std::string& key) {
 
 std::int64_t expected_bytes(Model& model, const Engine& engine) {
   std::int64_t bytes = engine.capacity_bytes() + engine.rows_bytes();
-  for (const auto& store : model.stores) {
-    bytes += store->packed_bytes();
-    for (const run::ParamState& p : store->params()) bytes += p.grad.bytes();  // every use of a tied one has its own
+  for (const int s : model.own) {
+    run::ParameterStore& store = *model.stores[static_cast<std::size_t>(s)];
+    bytes += store.packed_bytes();
+    for (const run::ParamState& p : store.params()) bytes += p.grad.bytes();  // every use of a tied one has its own
   }
-  for (const run::ParamState* p : model.owned_params(false)) {
+  for (const run::PlacedParam& placed : model.params(false)) {
+    const run::ParamState* p = placed.state;
     bytes += p->master.bytes() + (p->compute.data == p->master.data ? 0 : p->compute.bytes());
     bytes += 2 * p->grad.bytes();  // moments
   }

@@ -1,5 +1,6 @@
 #include "apps/mmtrain/model.h"
 
+#include "apps/mmtrain/layout.h"
 #include "core/data/regex.h"
 #include "kernels/elementwise.h"
 
@@ -85,70 +86,129 @@ void TrainableRules::finish() const {
   if (!text.empty()) throw ConfigError(text);
 }
 
-std::vector<run::ParamState*> Model::owned_params(bool trainable_only) {
-  std::vector<run::ParamState*> list;
-  std::set<std::string> seen;
-  for (const auto& store : stores) {
-    for (run::ParamState& p : store->params()) {
-      if (trainable_only && !p.spec->trainable) continue;
-      if (seen.insert(canonical_name(*p.spec)).second) list.push_back(&p);
-    }
+bool Model::runs_module(std::size_t module) const {
+  return std::ranges::any_of(own, [&](int s) { return module_of(s) == module; });
+}
+
+bool Model::leads(int stage) const {
+  return std::ranges::find(own, stage) != own.end() && coord(stage)[plan::Axis::tp] == 0;
+}
+
+comm::Communicator* Model::comm(int stage, plan::Axis axis) const {
+  const MeshComms& c = comms[static_cast<std::size_t>(layout.modules()[module_of(stage)].mesh)];
+  return axis == plan::Axis::tp ? c.tp.get() : axis == plan::Axis::dp ? c.data.get() : nullptr;
+}
+
+std::vector<run::PlacedStore> Model::placed() const {
+  std::vector<run::PlacedStore> list;
+  for (const int s : own) {
+    const plan::Mesh& mesh = layout.mesh_of(s);
+    plan::Coord degrees;
+    for (const plan::Axis axis : {plan::Axis::tp, plan::Axis::cp, plan::Axis::dp, plan::Axis::pp})
+      degrees[axis] = mesh.degree(axis);
+    list.push_back({s, stores[static_cast<std::size_t>(s)].get(), degrees, coord(s)});
   }
   return list;
 }
 
-namespace {
-
-std::vector<run::TieGroup> find_ties(Model& model) {
-  std::map<std::string, run::TieGroup> uses;
-  for (const auto& store : model.stores) {
-    const auto params = store->params();
-    for (std::size_t i = 0; i < params.size(); ++i) {
-      if (!params[i].spec->trainable) continue;
-      run::TieGroup& group = uses[canonical_name(*params[i].spec)];
-      group.name = canonical_name(*params[i].spec);
-      group.uses.push_back({store.get(), i});
-    }
-  }
-  std::vector<run::TieGroup> ties;
-  for (auto& [name, group] : uses) {
-    if (group.uses.size() > 1) ties.push_back(std::move(group));
-  }
-  return ties;
+std::vector<run::PlacedParam> Model::params(bool trainable_only) const {
+  const std::vector<run::PlacedStore> stores_here = placed();
+  return run::placed_params(stores_here, uses, trainable_only);
 }
 
-}  // namespace
+Model build_model(const Config& c) { return build_model(c, one_rank_layout(c), 0); }
 
-Model build_model(const Config& c) {
+Model build_model(const Config& c, plan::Layout layout, int rank) {
   const TrainableRules rules(c);
-  models::UnitPlanner::Setting setting;
-  setting.dtype = c.train.precision;
-  setting.trainable = [&](const std::string& name) { return rules.trains(name); };
   Model m;
+  m.layout = std::move(layout);
+  m.rank = rank;
+  m.lane = m.layout.lane_of(rank);
+  m.own = m.layout.stages_on(rank);
+  m.zero.resize(m.num_modules());
+  for (std::size_t k = 0; k < c.parallel.zero.size() && k < m.num_modules(); ++k) m.zero[k] = c.parallel.zero[k];
   std::vector<models::EmbeddingPort> ports;
-  for (const EncoderConfig& e : c.encoders) {
-    m.stages.push_back(models::build_encoder(e.spec, c.llm.spec.hidden, setting));
+  for (std::size_t s = 0; s < m.layout.stages().size(); ++s) {
+    const plan::UnitSpan& units = m.layout.stages()[s].units;
+    const plan::Mesh& mesh = m.layout.mesh_of(static_cast<int>(s));
+    models::UnitPlanner::Setting setting;
+    setting.dtype = c.train.precision;
+    setting.trainable = [&](const std::string& name) { return rules.trains(name); };
+    setting.degrees[plan::Axis::tp] = mesh.degree(plan::Axis::tp);
+    if (mesh.contains(rank)) setting.coord[plan::Axis::tp] = mesh.coord_of(rank)[plan::Axis::tp];
+    const models::UnitRange range{units.first, units.last};
+    const auto module = static_cast<std::size_t>(units.module);
+    if (module < c.encoders.size()) {
+      const models::EncoderSpec& spec = c.encoders[module].spec;
+      m.stages.push_back(models::build_encoder(spec, c.llm.spec.hidden, setting, range));
+      if (units.last == m.layout.modules()[module].num_units)
+        ports.push_back({spec.name, models::output_needs_grad(m.stages.back())});
+    } else {
+      m.stages.push_back(models::build_llm(c.llm.spec, ports, setting, range));
+    }
     const run::Stage& stage = m.stages.back();
-    ports.push_back({e.spec.name, models::output_needs_grad(stage)});
-    const bool drops_class = e.spec.modality == "image" && e.spec.class_token && e.spec.select == "patch";
-    m.encoder_rows.push_back({e.spec.name, drops_class ? 1 : 0});
-    m.modules.encoders.push_back({e.spec.name, stage.needs_backward(), stage.trains()});
+    m.traits.push_back({stage.needs_backward(), stage.trains()});
+    std::vector<int> ranks;
+    for (int lane = 0; lane < m.layout.lanes(); ++lane) {
+      for (const int r : m.layout.ranks_of(static_cast<int>(s), lane)) ranks.push_back(r);
+    }
+    m.uses.push_back(run::uses_of(stage, std::move(ranks)));
   }
-  m.stages.push_back(models::build_llm(c.llm.spec, ports, setting));
+  for (const EncoderConfig& e : c.encoders) m.encoder_rows.push_back(encoder_rows_of(e));
   m.llm_windows = m.llm().windows;
-  m.modules.llm_needs_backward = m.llm().needs_backward();
-  m.modules.llm_trains = m.llm().trains();
   rules.finish();
   return m;
 }
 
-void make_stores(Model& m, comm::Communicator* data, const Stream& stream) {
-  for (const run::Stage& stage : m.stages) {
-    m.stores.push_back(run::make_replicated_store(stage, data, stream));
-    m.modules.buckets.push_back(m.stores.back()->num_buckets());
+namespace {
+
+/// One group of ranks of a mesh along one axis, made on all ranks of the world.
+std::unique_ptr<comm::Communicator> split_axis(comm::Communicator& world, const plan::Mesh& mesh, plan::Axis axis,
+                                               const std::string& name) {
+  if (mesh.degree(axis) == 1) return nullptr;
+  int color = -1, key = 0;
+  if (mesh.contains(world.rank())) {
+    plan::Coord at = mesh.coord_of(world.rank());
+    key = at[axis];
+    at[axis] = 0;
+    color = mesh.rank_at(at);
   }
-  m.ties = find_ties(m);
-  m.modules.ties = static_cast<int>(m.ties.size());
+  return world.split(color, key, name);
+}
+
+}  // namespace
+
+void make_stores(Model& m, comm::Communicator& world, const Stream& stream) {
+  for (std::size_t k = 0; k < m.layout.meshes().size(); ++k) {
+    const plan::Mesh& mesh = m.layout.meshes()[k];
+    const std::string name = m.layout.meshes().size() == 1 ? "all" : m.layout.modules()[k].name;
+    MeshComms comms;
+    comms.tp = split_axis(world, mesh, plan::Axis::tp, name + ".tp");
+    comms.data = split_axis(world, mesh, plan::Axis::dp, name + ".dp");
+    m.comms.push_back(std::move(comms));
+  }
+  const std::vector<run::Tie> ties = run::find_ties(m.uses);
+  run::StoreOptions options;
+  for (const run::Tie& tie : ties) {
+    if (tie.stages.size() > 1) options.tied.insert(tie.name);
+    m.end.ties.push_back(tie.stages);
+  }
+  m.stores.resize(m.stages.size());
+  std::vector<std::int64_t> buckets(m.stages.size(), 0);
+  std::vector<run::ParameterStore*> views(m.stages.size(), nullptr);
+  for (const int s : m.own) {
+    const auto at = static_cast<std::size_t>(s);
+    options.zero = m.zero[m.module_of(s)] ? 1 : 0;
+    m.stores[at] = run::make_replicated_store(m.stages[at], {m.comm(s, plan::Axis::dp), m.comm(s, plan::Axis::tp)},
+                                              stream, options);
+    views[at] = m.stores[at].get();
+    buckets[at] = m.stores[at]->num_buckets();
+  }
+  world.all_reduce(Tensor(buckets.data(), DType::i64, {static_cast<std::int64_t>(buckets.size())}),
+                   comm::ReduceOp::max);
+  m.end.buckets.assign(buckets.begin(), buckets.end());
+  m.end.update = true;
+  m.ties = run::make_ties(world, m.uses, views);
 }
 
 void refresh_compute(run::ParameterStore& store, const Stream& stream) {
@@ -159,33 +219,26 @@ void refresh_compute(run::ParameterStore& store, const Stream& stream) {
 }
 
 void initialize_model(Model& model, std::uint64_t seed, const Stream& stream) {
-  for (const auto& store : model.stores) {
-    for (run::ParamState& p : store->params()) run::initialize(*p.spec, seed, p.owned_first, p.master);
-    refresh_compute(*store, stream);
+  for (const int s : model.own) {
+    run::ParameterStore& store = *model.stores[static_cast<std::size_t>(s)];
+    for (run::ParamState& p : store.params()) run::initialize(*p.spec, seed, p.owned_first, p.master);
+    refresh_compute(store, stream);
   }
-}
-
-std::vector<run::OptimizedParam> optimized_params(Model& model) {
-  std::vector<run::OptimizedParam> params;
-  for (run::ParamState* p : model.owned_params(true)) {
-    run::OptimizedParam o;
-    o.name = canonical_name(*p->spec);
-    o.module = p->spec->module.substr(0, p->spec->module.find('.'));
-    o.master = p->master;
-    o.compute = p->compute;
-    o.grad = p->grad;
-    o.weight_decay = p->spec->decay ? 1.0 : 0.0;
-    params.push_back(std::move(o));
-  }
-  return params;
 }
 
 std::string describe(const Model& model) {
   std::string text;
-  for (const run::Stage& stage : model.stages) {
-    const models::ParamCount count = models::count_parameters(stage);
-    text += fmt::format("{}{}: {:.2f} M parameters, {:.2f} M trainable", text.empty() ? "" : "; ", stage.module,
-                        1e-6 * static_cast<double>(count.total), 1e-6 * static_cast<double>(count.trainable));
+  for (std::size_t m = 0; m < model.num_modules(); ++m) {
+    models::ParamCount count;
+    for (std::size_t s = 0; s < model.stages.size(); ++s) {
+      if (model.module_of(static_cast<int>(s)) != m) continue;
+      const models::ParamCount part = models::count_parameters(model.stages[s]);
+      count.total += part.total;
+      count.trainable += part.trainable;
+    }
+    text += fmt::format("{}{}: {:.2f} M parameters, {:.2f} M trainable", text.empty() ? "" : "; ",
+                        model.layout.modules()[m].name, 1e-6 * static_cast<double>(count.total),
+                        1e-6 * static_cast<double>(count.trainable));
   }
   return text;
 }

@@ -7,47 +7,15 @@
 namespace mmt::app {
 namespace {
 
-run::TensorPart part_of(const run::ParamState& p, const std::string& prefix, const Tensor& data) {
-  run::TensorPart part;
-  part.name = prefix + canonical_name(*p.spec);
-  part.shape = p.spec->shape;
-  part.box = {p.spec->box.offset, p.spec->box.shape};
-  part.first = p.owned_first;
-  part.count = p.owned_count;
-  part.data = data;
-  return part;
+/// The module of "model/<module>/<name>", without its projector's ending.
+std::string owner_of(const std::string& name) {
+  const std::string module = name.substr(std::string_view("model/").size());
+  return module.substr(0, module.find_first_of("./"));
 }
-
-constexpr const char* kModel = "model/";
-constexpr const char* kFirst = "optimizer/first_moment/";
-constexpr const char* kSecond = "optimizer/second_moment/";
-
-/// The module of a parameter without its projector's ending.
-std::string owner_of(const run::ParamSpec& spec) { return spec.module.substr(0, spec.module.find('.')); }
 
 }  // namespace
 
 std::string checkpoint_folder(const Config& config) { return config.run.output_dir + "/checkpoints"; }
-
-std::vector<run::SavedPart> saved_parts(Model& model, const run::Optimizer& optimizer, bool is_owner) {
-  std::vector<run::SavedPart> parts;
-  const auto add = [&](run::TensorPart part, bool frozen) {
-    run::SavedPart saved;
-    static_cast<run::TensorPart&>(saved) = std::move(part);
-    saved.is_owner = is_owner;
-    saved.frozen = frozen;
-    parts.push_back(std::move(saved));
-  };
-  for (run::ParamState* p : model.owned_params(false)) add(part_of(*p, kModel, p->master), !p->spec->trainable);
-  const std::vector<run::ParamState*> trained = model.owned_params(true);
-  for (std::size_t i = 0; i < trained.size(); ++i) {
-    MMT_CHECK(optimizer.params()[i].name == canonical_name(*trained[i]->spec), "the optimizer's parameter {} is {}", i,
-              optimizer.params()[i].name);
-    add(part_of(*trained[i], kFirst, optimizer.first_moment(i)), false);
-    add(part_of(*trained[i], kSecond, optimizer.second_moment(i)), false);
-  }
-  return parts;
-}
 
 std::unique_ptr<run::CheckpointReader> open_checkpoint(Job& job, const std::string& path) {
   std::unique_ptr<run::CheckpointReader> reader;
@@ -69,7 +37,7 @@ void load_parts(Job& job, const run::CheckpointReader& reader, Model& model, std
       throw ConfigError(fmt::format("{} lacks tensors that this model has:{}", reader.path(), missing));
   });
   load_checkpoint(job.world(), reader, parts);
-  for (const auto& store : model.stores) refresh_compute(*store, stream);
+  for (const int s : model.own) refresh_compute(*model.stores[static_cast<std::size_t>(s)], stream);
 }
 
 }  // namespace
@@ -77,15 +45,15 @@ void load_parts(Job& job, const run::CheckpointReader& reader, Model& model, std
 void load_training(Job& job, const run::CheckpointReader& reader, Model& model, const run::Optimizer& optimizer,
                    const Stream& stream) {
   std::vector<run::TensorPart> parts;
-  for (const run::SavedPart& p : saved_parts(model, optimizer, true)) parts.push_back(p);
+  for (const run::SavedPart& p : run::saved_parts(model.placed(), model.uses, &optimizer)) parts.push_back(p);
   load_parts(job, reader, model, parts, stream);
 }
 
 void load_weights(Job& job, const run::CheckpointReader& reader, Model& model, const std::vector<std::string>& chosen,
                   const Stream& stream) {
   std::vector<run::TensorPart> parts;
-  for (run::ParamState* p : model.owned_params(false)) {
-    if (std::ranges::find(chosen, owner_of(*p->spec)) != chosen.end()) parts.push_back(part_of(*p, kModel, p->master));
+  for (const run::SavedPart& p : run::saved_parts(model.placed(), model.uses, nullptr)) {
+    if (std::ranges::find(chosen, owner_of(p.name)) != chosen.end()) parts.push_back(p);
   }
   load_parts(job, reader, model, parts, stream);
 }

@@ -11,9 +11,6 @@
 
 namespace mmt::app {
 
-/// Weights and moments as this rank saves them: data lane 0 owns everything that the lanes replicate.
-std::vector<run::SavedPart> saved_parts(Model& model, const run::Optimizer& optimizer, bool is_owner);
-
 /// Reads weights and moments; then the compute copies follow.
 void load_training(Job& job, const run::CheckpointReader& reader, Model& model, const run::Optimizer& optimizer,
                    const Stream& stream);

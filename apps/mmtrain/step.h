@@ -22,24 +22,20 @@ struct PlannedStep {
   std::vector<PlannedSample> samples;  ///< the global batch
   std::vector<plan::SampleMeta> metas;
   plan::Assignment assignment;
-  std::vector<std::vector<plan::RowsPlan>> rows;  ///< this lane's, by stage and block
-  plan::StageGraph graph;
-  plan::Program program;
-  double weight = 0.0;                    ///< W, if no sample fails
-  std::vector<std::int64_t> module_rows;  ///< by stage, over the whole batch
-  std::vector<std::int32_t> own;          ///< this lane's samples, in the order in which they are loaded
+  std::vector<std::vector<plan::RowsPlan>> rows;  ///< this lane's, by module and block; empty: runs on other ranks
+  plan::StageGraph graph;                         ///< of this lane
+  plan::Program program;                          ///< of this rank
+  double weight = 0.0;                            ///< W, if no sample fails
+  std::vector<std::int64_t> module_rows;          ///< by module, over the whole batch
+  std::vector<std::int32_t> own;                  ///< this lane's samples, in the order of blocks
+  std::vector<data::Wanted> wanted;               ///< what this rank's loader must bring, in the order of `own`
   std::uint64_t hash = 0;
-
-  /// What this rank's loader must bring, in the order of `own`.
-  std::vector<data::Wanted> wanted() const;
 };
 
 struct PlanContext {
   const Config* config = nullptr;
   const Model* model = nullptr;
   const data::Preparation* preparation = nullptr;
-  int lane = 0;
-  int lanes = 1;
   bool train = true;
   bool all_rows = false;  ///< evaluation: every row's logits are wanted, labels do not count
 };
@@ -50,6 +46,14 @@ std::unique_ptr<PlannedStep> plan_step(const PlanContext& context, const std::ve
 /// The same from samples whose rows are known: one of `metas` each. The context's preparation is not used.
 std::unique_ptr<PlannedStep> plan_step(const PlanContext& context, std::vector<plan::SampleMeta> metas,
                                        std::int64_t number, std::vector<PlannedSample> samples);
+
+/// The program of every rank of this rank's lane for a graph, whose credits are raised where its schedule needs more.
+std::vector<plan::Program> lane_programs(const Config& config, const Model& model, plan::StageGraph& graph, bool train);
+
+/// Collective: which samples of the batch failed to load on any rank. Those of `loaded` (in the order of step.own) that
+/// did get weight 0 and the fault on every rank. By sample of the batch: -1, or the fault.
+std::vector<std::int32_t> agree_on_failed(comm::Communicator& world, const PlannedStep& step,
+                                          std::vector<data::LoadedSample>& loaded);
 
 /// What a sample adds to W.
 double weight_of(data::LossWeights loss, std::int64_t supervised);

@@ -1,5 +1,6 @@
 #include "apps/mmtrain/trainer.h"
 
+#include "apps/mmtrain/layout.h"
 #include "apps/mmtrain/memory.h"
 #include "apps/mmtrain/signals.h"
 #include "apps/mmtrain/state.h"
@@ -66,9 +67,14 @@ void Trainer::make_model() {
     throw Agreed(kUsage, fmt::format("modules.{}.vocabulary is {}, but the tokenizer {} has ids up to {}", llm.name,
                                      llm.vocabulary, config_.data.tokenizer, tokens - 1));
   }
-  comm::Communicator* data = job_.size() > 1 ? &job_.world() : nullptr;
-  in_agreement(job_.world(), [&] { model_ = std::make_unique<Model>(build_model(config_)); });
-  make_stores(*model_, data, stream_);
+  std::string reason;
+  in_agreement(job_.world(), [&] {
+    LayoutChoice choice = make_layout(config_, typical_block(config_, indexes_.front(), preparer_->preparation()));
+    reason = choice.reason;
+    model_ = std::make_unique<Model>(build_model(config_, std::move(choice.layout), job_.rank()));
+  });
+  if (!reason.empty()) log::info("{}", reason);
+  make_stores(*model_, job_.world(), stream_);
   log::info("{}", describe(*model_));
   initialize_model(*model_, config_.run.seed, stream_);
   std::vector<const data::DatasetIndex*> all;
@@ -85,7 +91,7 @@ void Trainer::make_optimizer() {
     in_agreement(job_.world(), [&] { data::Regex(g.match, fmt::format("optimizer.groups: pattern \"{}\"", g.match)); });
     groups.emplace_back(data::Regex(g.match, fmt::format("optimizer.groups: pattern \"{}\"", g.match)), &g);
   }
-  std::vector<run::OptimizedParam> params = optimized_params(*model_);
+  std::vector<run::OptimizedParam> params = run::optimized_params(model_->placed(), model_->uses);
   for (run::OptimizedParam& o : params) {
     double lr = config_.optimizer.lr, decay = config_.optimizer.weight_decay;
     for (std::size_t g = 0; g < groups.size(); ++g) {
@@ -97,15 +103,17 @@ void Trainer::make_optimizer() {
     }
     o.lr_scale = config_.optimizer.lr > 0.0 ? lr / config_.optimizer.lr : 1.0;
     o.weight_decay *= decay;
-    o.replica = job_.rank();
-    o.num_replicas = job_.size();
   }
+  std::vector<std::int64_t> found(used.begin(), used.end());  // on any rank
+  found.push_back(static_cast<std::int64_t>(params.size()));
+  job_.world().all_reduce(Tensor(found.data(), DType::i64, {static_cast<std::int64_t>(found.size())}),
+                          comm::ReduceOp::max);
   for (std::size_t g = 0; g < used.size(); ++g) {
-    if (!used[g])
+    if (found[g] == 0)
       throw Agreed(kUsage,
                    fmt::format("optimizer.groups: \"{}\" matches no trainable parameter", groups[g].second->match));
   }
-  if (params.empty()) throw Agreed(kUsage, "nothing is trainable: every module is frozen");
+  if (found.back() == 0) throw Agreed(kUsage, "nothing is trainable: every module is frozen");
   const OptimizerConfig& c = config_.optimizer;
   optimizer_ = std::make_unique<run::Optimizer>(
       std::move(params),
@@ -122,14 +130,14 @@ std::unique_ptr<PlannedStep> Trainer::plan_next() {
     samples.push_back({d.set, index.usable()[static_cast<std::size_t>(d.sample)], d.place});
   }
   drawn_ += static_cast<std::int64_t>(samples.size());
-  const PlanContext context{&config_, model_.get(), &preparer_->preparation(), job_.rank(), job_.size(), true};
+  const PlanContext context{&config_, model_.get(), &preparer_->preparation(), true};
   return plan_step(context, indexes_, planned_steps_++, std::move(samples));
 }
 
 void Trainer::fill_queue() {
   while (static_cast<std::int64_t>(queue_.size()) < config_.data.prefetch_steps && planned_steps_ < total_steps()) {
     queue_.push_back(plan_next());
-    loader_->request(queue_.back()->number, queue_.back()->wanted());
+    loader_->request(queue_.back()->number, queue_.back()->wanted);
   }
 }
 
@@ -148,19 +156,14 @@ bool Trainer::take_samples() {
   return !stopped;
 }
 
-void Trainer::stop_on_failures(double failed) {
-  std::string message;
-  for (const data::LoadedSample& s : loaded_) {
-    if (!s.failed) continue;
-    if (config_.data.bad_samples == DataConfig::Bad::error) {
-      message = s.message;
-      break;
-    }
-    log::warning("{}", s.message);
+void Trainer::stop_on_failures(const std::vector<std::string>& messages, std::int64_t failed) {
+  const bool skip = config_.data.bad_samples == DataConfig::Bad::skip;
+  for (const std::string& message : messages) {
+    if (skip) log::warning("{}", message);
   }
-  if (failed == 0.0 || config_.data.bad_samples == DataConfig::Bad::skip) return;
+  if (failed == 0 || skip) return;
   throw Agreed(kFailed, fmt::format("{} (data.bad_samples: skip goes on without such samples)",
-                                    agree_on_failure(job_.world(), message)));
+                                    agree_on_failure(job_.world(), messages.empty() ? "" : messages.front())));
 }
 
 StepFigures Trainer::step() {
@@ -169,44 +172,42 @@ StepFigures Trainer::step() {
   const double waited_before = loader_->waited_seconds();
   check_plan(*queue_.front());
   const bool loaded = take_samples();
-  // One agreement: weight that failed to load, samples that did, and whether anyone was asked to stop.
-  std::array<double, 3> sums = {0.0, 0.0, loaded && !stop_requested() ? 0.0 : 1.0};
-  if (loaded) {
-    const PlannedStep& step = *queue_.front();
-    for (std::size_t i = 0; i < loaded_.size(); ++i) {
-      if (!loaded_[i].failed) continue;
-      sums[0] += weight_of(config_.train.loss, step.metas[static_cast<std::size_t>(step.own[i])].supervised);
-      sums[1] += 1.0;
-    }
-  }
-  job_.world().all_reduce(Tensor(sums.data(), DType::f64, {3}), comm::ReduceOp::sum);
+  std::int64_t stop = loaded && !stop_requested() ? 0 : 1;
+  job_.world().all_reduce(Tensor(&stop, DType::i64, {1}), comm::ReduceOp::max);
   StepFigures f;
-  if (sums[2] > 0.0) {
-    return f;  // somebody was asked to stop: no rank begins the step
-  }
+  if (stop != 0) return f;  // somebody was asked to stop: no rank begins the step
   f.begun = true;
   last_ = std::move(queue_.front());
   queue_.pop_front();
   const PlannedStep& step = *last_;
   f.waited = loader_->waited_seconds() - waited_before;
-  f.failed = static_cast<std::int64_t>(sums[1]);
-  stop_on_failures(sums[1]);
-  f.weight = step.weight - sums[0];
+  std::vector<std::string> messages;
+  for (const data::LoadedSample& s : loaded_) {
+    if (s.failed) messages.push_back(s.message);
+  }
+  const std::vector<std::int32_t> faults = agree_on_failed(job_.world(), step, loaded_);
+  f.weight = step.weight;
+  for (std::size_t i = 0; i < faults.size(); ++i) {
+    if (faults[i] < 0) continue;
+    ++f.failed;
+    f.weight -= weight_of(config_.train.loss, step.metas[i].supervised);
+  }
+  stop_on_failures(messages, f.failed);
   const double scale = f.weight > 0.0 ? 1.0 / f.weight : 0.0;
   run::Optimizer::Result update;
   f.lr = learning_rate(schedule_, optimizer_->updates() + 1);
   results_ = engine_->run(step, loaded_, scale, true, [&] {
     if (!update_ || f.weight <= 0.0) return;
     const auto active = [&](const std::string& module) {
-      for (std::size_t s = 0; s < model_->stages.size(); ++s) {
-        if (model_->stages[s].module == module) return step.module_rows[s] > 0;
+      for (std::size_t m = 0; m < model_->num_modules(); ++m) {
+        if (model_->layout.modules()[m].name == module) return step.module_rows[m] > 0;
       }
       return false;
     };
     update = optimizer_->step(f.lr, active);
     f.updated = true;
   });
-  for (const auto& store : model_->stores) store->weights_changed();
+  for (const int s : model_->own) model_->stores[static_cast<std::size_t>(s)]->weights_changed();
   f.times = engine_->times();
   f.seconds = seconds_since(start);
   f = gather(f);
@@ -214,7 +215,7 @@ StepFigures Trainer::step() {
   ++progress_.step;
   progress_.cursor += static_cast<std::int64_t>(step.samples.size());
   progress_.updates = optimizer_->updates();
-  account(step, f.failed);
+  account(step, faults);
   if (f.updated && !update.finite) {
     throw Agreed(
         kNonFinite,
@@ -230,7 +231,7 @@ StepFigures Trainer::step() {
 void Trainer::load_initial_weights() { load_initial(job_, config_, *model_, stream_); }
 
 std::map<std::int32_t, std::vector<float>> Trainer::last_logits() {
-  PlanContext context{&config_, model_.get(), &preparer_->preparation(), job_.rank(), job_.size(), false, true};
+  PlanContext context{&config_, model_.get(), &preparer_->preparation(), false, true};
   const auto step = plan_step(context, indexes_, last_->number, last_->samples);
   return engine_->logits(*step, loaded_);
 }
@@ -270,16 +271,16 @@ StepFigures Trainer::gather(const StepFigures& mine) {
 
 double Trainer::required_flops(const PlannedStep& step) const {
   std::int64_t flops = 0;
-  for (std::size_t s = 0; s < model_->stages.size(); ++s) {
-    const plan::LayerCost cost = models::cost_of(model_->stages[s]);
-    for (const plan::RowsPlan& block : step.rows[s]) {
+  for (const int s : model_->own) {
+    const plan::LayerCost cost = models::cost_of(model_->stages[static_cast<std::size_t>(s)]);
+    for (const plan::RowsPlan& block : step.rows[model_->module_of(s)]) {
       flops += cost.forward(block.size) + cost.backward_input(block.size) + cost.backward_weight(block.size);
     }
   }
   return static_cast<double>(flops);
 }
 
-void Trainer::account(const PlannedStep& step, std::int64_t failed) {
+void Trainer::account(const PlannedStep& step, const std::vector<std::int32_t>& faults) {
   data::DataReport& r = progress_.report;
   for (std::size_t i = 0; i < step.samples.size(); ++i) {
     const PlannedSample& s = step.samples[i];
@@ -296,14 +297,11 @@ void Trainer::account(const PlannedStep& step, std::int64_t failed) {
     }
     r.text_rows += m.rows - media;
   }
-  if (failed == 0) return;
-  r.failed += failed;
-  std::array<std::int64_t, data::kNumFaults> faults{};
-  for (const data::LoadedSample& s : loaded_) {
-    if (s.failed) ++faults[static_cast<std::size_t>(s.fault)];
+  for (const std::int32_t fault : faults) {
+    if (fault < 0) continue;
+    ++r.failed;
+    ++r.skipped[static_cast<std::size_t>(fault)];
   }
-  job_.world().all_reduce(Tensor(faults.data(), DType::i64, {data::kNumFaults}), comm::ReduceOp::sum);
-  for (std::size_t i = 0; i < faults.size(); ++i) r.skipped[i] += faults[i];
 }
 
 }  // namespace mmt::app

@@ -76,8 +76,8 @@ class Trainer {
   void fill_queue();
   void check_plan(const PlannedStep& step);
   bool take_samples();
-  void stop_on_failures(double failed);
-  void account(const PlannedStep& step, std::int64_t failed);
+  void stop_on_failures(const std::vector<std::string>& messages, std::int64_t failed);
+  void account(const PlannedStep& step, const std::vector<std::int32_t>& faults);
   double required_flops(const PlannedStep& step) const;
   void start_or_resume();
   void resume_from(const std::string& path);

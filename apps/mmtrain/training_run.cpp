@@ -237,6 +237,10 @@ void Trainer::evaluate_now() {
 /// Rank 0 alone; the others wait for it at the next step. What cannot be answered is said and costs nothing else.
 void Trainer::show_answers() {
   if (config_.eval.generate == 0) return;
+  if (!model_->whole()) {
+    log::info("no answers are shown: a rank holds a part of the model; `mmtrain generate` without mpirun shows them");
+    return;
+  }
   Generator generator(config_, *model_, *preparer_, stream_);
   GenerateOptions options;
   options.max_new_tokens = config_.eval.max_new_tokens;
@@ -277,7 +281,7 @@ run::TrainingState Trainer::state() const {
 
 void Trainer::save() {
   if (saved_step_ == progress_.step) return;
-  writer_->save(saved_parts(*model_, *optimizer_, job_.rank() == 0), state());
+  writer_->save(run::saved_parts(model_->placed(), model_->uses, optimizer_.get()), state());
   saved_step_ = progress_.step;
 }
 
@@ -329,9 +333,10 @@ int Trainer::run() {
 
 void Trainer::check_replicas_now() {
   if (job_.size() == 1) return;
-  std::vector<run::Replica> replicas;
-  for (const run::ParamState* p : model_->owned_params(true)) replicas.push_back({canonical_name(*p->spec), p->master});
-  run::check_replicas(job_.world(), replicas, stream_);
+  for (const int s : model_->own) {
+    run::check_copies(*model_->stores[static_cast<std::size_t>(s)],
+                      {model_->comm(s, plan::Axis::dp), model_->comm(s, plan::Axis::tp)}, stream_);
+  }
 }
 
 }  // namespace mmt::app

@@ -7,7 +7,7 @@
 #include "core/error.h"
 #include "kernels/backend.h"
 #include "parallel/comm/self.h"
-#include "parallel/run/optimizer.h"
+#include "parallel/run/optimized.h"
 #include "tests/support/made_step.h"
 
 #include <malloc.h>
@@ -156,13 +156,13 @@ void measure(Bench& bench, StepCase c, DType dtype, const std::string& step_name
   const std::int64_t before = app::resident_bytes();
   const auto world = comm::make_self();
   app::Model model = app::build_model(c.config);
-  make_stores(model, nullptr, stream);
+  make_stores(model, *world, stream);
   initialize_model(model, 1, stream);
-  const app::PlanContext context{&c.config, &model, nullptr, 0, 1, true};
+  const app::PlanContext context{&c.config, &model, nullptr, true};
   std::int64_t number = 0;
   const auto plan = [&] { return app::plan_step(context, batch.metas, number++, batch.samples); };
   app::Engine engine(c.config, *world, model, test::caps_of(*plan()), stream);
-  std::vector<run::OptimizedParam> params = optimized_params(model);
+  std::vector<run::OptimizedParam> params = run::optimized_params(model.placed(), model.uses);
   for (run::OptimizedParam& p : params) p.weight_decay *= 0.1;
   run::Optimizer optimizer(std::move(params), {.max_grad_norm = c.config.train.max_grad_norm}, nullptr, stream);
   double bytes = 0.0;  // that AdamW reads and writes: weights, both moments, the gradient read; the bf16 copy written

@@ -2,7 +2,7 @@
 #include "apps/mmtrain/engine.h"
 #include "kernels/backend.h"
 #include "parallel/comm/self.h"
-#include "parallel/run/optimizer.h"
+#include "parallel/run/optimized.h"
 
 #include "core/arena.h"
 #include "tests/support/made_step.h"
@@ -66,13 +66,13 @@ TEST_CASE("steps after the first take no tensor memory and their loss falls") {
     const Stream stream = cpu_stream();
     const auto world = comm::make_self();
     app::Model model = app::build_model(config);
-    make_stores(model, nullptr, stream);
+    make_stores(model, *world, stream);
     initialize_model(model, 1, stream);
-    const app::PlanContext context{&config, &model, nullptr, 0, 1, true};
+    const app::PlanContext context{&config, &model, nullptr, true};
     std::int64_t number = 0;
     const auto plan = [&](const MadeBatch& b) { return app::plan_step(context, b.metas, number++, b.samples); };
     app::Engine engine(config, *world, model, caps_of(*plan(large)), stream);
-    std::vector<run::OptimizedParam> params = optimized_params(model);
+    std::vector<run::OptimizedParam> params = run::optimized_params(model.placed(), model.uses);
     for (run::OptimizedParam& p : params) p.weight_decay = 0.0;
     run::Optimizer optimizer(std::move(params), {.max_grad_norm = 1.0}, nullptr, stream);
     const auto step = [&](const MadeBatch& b) {
