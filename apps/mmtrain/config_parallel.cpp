@@ -331,6 +331,38 @@ void read_parallel(Reader& r, Config& c, int ranks) {
   }
 }
 
+namespace {
+
+/// What tensor parallelism cuts of a module, and whether a degree can.
+struct TpSizes {
+  std::int64_t heads = 0, kv_heads = 0, inner = 0;
+  bool allow(std::int64_t tp) const {
+    return heads % tp == 0 && inner % tp == 0 && (kv_heads % tp == 0 || tp % kv_heads == 0);
+  }
+};
+
+void check_tp(config::Document& document, const Config& c, std::size_t module, std::int64_t tp,
+              const std::string& key) {
+  TpSizes sizes;
+  if (module < c.encoders.size()) {
+    const models::EncoderSpec& s = c.encoders[module].spec;
+    sizes = {s.heads, s.heads, s.intermediate};
+  } else {
+    const models::LlmSpec& s = c.llm.spec;
+    sizes = {s.heads, s.kv_heads, s.intermediate};
+  }
+  if (tp == 1 || sizes.heads <= 0 || sizes.kv_heads <= 0 || sizes.inner <= 0 || sizes.allow(tp)) return;
+  std::vector<std::int64_t> legal;
+  for (const std::int64_t d : divisors(sizes.heads)) {
+    if (sizes.allow(d)) legal.push_back(d);
+  }
+  document.problem(
+      key, fmt::format("tp {} cannot cut {} ({} heads, {} key/value heads, intermediate {}): legal are {}", tp,
+                       module_name(c, module), sizes.heads, sizes.kv_heads, sizes.inner, fmt::join(legal, ", ")));
+}
+
+}  // namespace
+
 void check_parallel(config::Document& document, Config& c, int ranks) {
   const ParallelConfig& p = c.parallel;
   const bool shared = p.meshes.size() == 1 && p.mesh_of.size() >= 1 && p.mesh_of.back() == 0;
@@ -372,6 +404,9 @@ void check_parallel(config::Document& document, Config& c, int ranks) {
     if (runs > layers && layers > 0) {
       document.problem(key_of(m) + ".pp", fmt::format("{} stages for {} layers: at most {}", runs, layers, layers));
       continue;
+    }
+    for (std::size_t k = 0; k < num_modules(c); ++k) {
+      if (p.mesh_of[k] == static_cast<int>(m)) check_tp(document, c, k, mesh.tp, key_of(m) + ".tp");
     }
     if (mesh.stages.empty()) continue;
     if (static_cast<int>(mesh.stages.size()) != runs) {

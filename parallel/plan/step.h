@@ -68,25 +68,4 @@ RowsPlan llm_rows(std::span<const SampleMeta> samples, std::span<const std::int3
 RowsPlan encoder_rows(std::span<const SampleMeta> samples, std::span<const std::int32_t> block, int encoder,
                       const EncoderRows& rows);
 
-/// What the one-rank-a-lane layout needs to know of its modules.
-struct ColocatedModules {
-  struct Encoder {
-    std::string name;
-    bool needs_backward = false;  ///< and so gradients return over its edge
-    bool trains = false;
-  };
-  std::vector<Encoder> encoders;  ///< stages 0 .. n - 1, edge e from encoder e to the LLM
-  bool llm_needs_backward = true;
-  bool llm_trains = true;
-  std::vector<int> buckets;  ///< by stage
-  int ties = 0;
-};
-
-/// The graph as rank `rank` sees it: every encoder and the LLM on that rank, block m of an encoder read by block m of
-/// the LLM. `rows[stage][block]` as made by llm_rows and encoder_rows.
-StageGraph colocated_graph(const ColocatedModules& modules, int rank,
-                           const std::vector<std::vector<const RowsPlan*>>& rows, bool train);
-/// Block by block: encoders forward, LLM forward and backward, encoders backward; then reductions, ties, optimizer.
-Program colocated_program(const ColocatedModules& modules, int rank, int num_blocks, bool train);
-
 }  // namespace mmt::plan

@@ -47,6 +47,28 @@ TEST_CASE("bad config: every mistake is reported at once with its place") {
   }
 }
 
+TEST_CASE("bad config: layouts that do not fit are refused with the legal values") {
+  const TinyRun tiny;
+  const auto refused = [&](const std::vector<std::string>& sets, const std::string& text) {
+    require_outcome(tiny.run("train", sets), kUsage, text);
+  };
+  refused({"parallel.layout.all.tp=3"}, "legal products are 1");
+  refused({"parallel.layout.all.dp=2"}, "mpirun -np 2");
+  refused({"parallel.layout.all.ranks=0-3"}, "rank 1 does not exist");
+  refused({"parallel.layout.all.cp=2"}, "context parallelism is not supported yet");
+  refused({"parallel.layout.llm.ranks=0"}, "has no ranks");
+  refused({"parallel.layout.nobody.ranks=0"}, "there is no such module");
+  refused({"parallel.schedule.policy=fastest"}, "zero-bubble");
+  refused({"parallel.zero.llm=2"}, "not supported yet");
+  const auto invalid = [&](const std::vector<std::string>& sets, const std::string& text) {
+    require_outcome(tiny.run("validate", sets), kUsage, text);
+  };
+  invalid({"parallel.layout.all.pp=100"}, "at most");
+  invalid({"parallel.layout.all.tp=7"}, "legal are 1");
+  invalid({"parallel.layout.all.pp=2", "parallel.layout.all.stages=[{llm: 0-1}]"}, "1 stages are listed");
+  invalid({"parallel.layout.all.pp=2", "parallel.layout.all.stages=[{llm: 0-99}, {llm: head}]"}, "names no layer");
+}
+
 TEST_CASE("bad config: a pattern that matches nothing, keys that are not there yet, a missing file") {
   const TinyRun tiny;
   require_outcome(tiny.run("train", {"modules.llm.frozen=[no_such_layer]"}), kUsage,

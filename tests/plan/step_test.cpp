@@ -176,38 +176,3 @@ TEST_CASE("an encoder's rows are the items of the block in the order in which th
     }
   }
 }
-
-TEST_CASE("the program of a colocated step is verified and has the expected text") {
-  const std::vector<SampleMeta> samples = {make_sample(1, {{0, 3}}, 4, 2), make_sample(2, {{1, 2}}, 5, 2)};
-  ColocatedModules modules;
-  modules.encoders = {{"eyes", false, false}, {"ears", true, true}};
-  modules.buckets = {0, 1, 2};
-  modules.ties = 1;
-  const std::int32_t windows[] = {0};
-  std::vector<std::vector<RowsPlan>> rows(3);
-  for (const std::int32_t i : {0, 1}) {
-    const std::int32_t block[] = {i};
-    rows[0].push_back(encoder_rows(samples, block, 0, {"eyes", 1}));
-    rows[1].push_back(encoder_rows(samples, block, 1, {"ears", 1}));
-    rows[2].push_back(llm_rows(samples, block, 2, windows, false));
-  }
-  std::vector<std::vector<const RowsPlan*>> views(3);
-  for (std::size_t s = 0; s < 3; ++s) {
-    for (const RowsPlan& r : rows[s]) views[s].push_back(&r);
-  }
-  for (const bool train : {true, false}) {
-    const StageGraph graph = colocated_graph(modules, 4, views, train);
-    Program program = colocated_program(modules, 4, 2, train);
-    REQUIRE_NOTHROW(verify(graph, std::span(&program, 1)));
-    if (!train) continue;
-    REQUIRE(
-        to_string(program) ==
-        "rank 4: 0F0 2RECV0@e0 1F0 2RECV0@e1 2F0 2B0 1RECV0@-e1 1B0 0F1 2RECV1@e0 1F1 2RECV1@e1 2F1 2B1 1RECV1@-e1 1B1 "
-        "2RED:b0 2RED:b1 1RED:b0 2TIE:b0 2OPT");
-    const LiveBlocks live = live_blocks(graph, program, 2);
-    REQUIRE(live.kept == 1);
-    REQUIRE(live.held == 1);
-    std::erase_if(program.actions, [](const Action& a) { return a == parse_action("1RECV1@-e1"); });
-    REQUIRE_THROWS_WITH(verify(graph, std::span(&program, 1)), Catch::Matchers::Contains("1RECV1@-e1: is missing"));
-  }
-}
