@@ -237,20 +237,29 @@ std::vector<SpecProblem> validate(const LlmSpec& s) {
   return check.take();
 }
 
-std::vector<SpecProblem> validate_tp(const EncoderSpec& s, int tp) {
-  Checker check;
-  if (tp < 1 || s.heads % tp != 0 || s.intermediate % tp != 0)
-    check.add("tp", fmt::format("{} ranks do not divide {} heads and intermediate {}", tp, s.heads, s.intermediate));
-  return check.take();
+namespace {
+
+std::vector<SpecProblem> check_tp(std::int64_t tp, std::int64_t heads, std::int64_t kv_heads, std::int64_t inner) {
+  const auto cuts = [&](std::int64_t n) {
+    return heads % n == 0 && inner % n == 0 && (kv_heads % n == 0 || n % kv_heads == 0);
+  };
+  if (heads < 1 || kv_heads < 1 || inner < 1) return {};  // reported as such
+  if (tp >= 1 && cuts(tp)) return {};
+  std::string legal;
+  for (std::int64_t n = 1; n <= heads; ++n) {
+    if (cuts(n)) legal += fmt::format("{}{}", legal.empty() ? "" : ", ", n);
+  }
+  return {{"tp", fmt::format("{} ranks cannot share {} heads, {} key/value heads and intermediate {}: legal are {}", tp,
+                             heads, kv_heads, inner, legal)}};
 }
 
+}  // namespace
+
+std::vector<SpecProblem> validate_tp(const EncoderSpec& s, int tp) {
+  return check_tp(tp, s.heads, s.heads, s.intermediate);
+}
 std::vector<SpecProblem> validate_tp(const LlmSpec& s, int tp) {
-  Checker check;
-  if (tp < 1 || s.heads % tp != 0 || s.intermediate % tp != 0 || (s.kv_heads % tp != 0 && tp % s.kv_heads != 0))
-    check.add("tp", fmt::format("{} ranks do not divide {} heads, {} key heads (or are a multiple of them) and "
-                                "intermediate {}",
-                                tp, s.heads, s.kv_heads, s.intermediate));
-  return check.take();
+  return check_tp(tp, s.heads, s.kv_heads, s.intermediate);
 }
 
 std::vector<std::int32_t> mask_windows(const LlmSpec& s) {

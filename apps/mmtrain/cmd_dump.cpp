@@ -3,6 +3,7 @@
 #include "apps/mmtrain/trainer.h"
 #include "core/hdf5/store.h"
 #include "core/log.h"
+#include "parallel/run/checkpoint_pieces.h"
 
 #include <algorithm>
 #include <cmath>
@@ -97,27 +98,6 @@ class SampleCollector {
   std::vector<int> owner_;
 };
 
-/// What a rank has of one gradient: `data` is [first, first + count) of the flattened box.
-struct GradPart {
-  run::Box box;
-  std::int64_t first = 0;
-  Tensor data;
-};
-
-/// Copies a part into the whole tensor of `shape`.
-void place(const GradPart& part, const std::vector<std::int64_t>& shape, const float* values,
-           std::vector<float>& whole) {
-  for (std::int64_t i = 0; i < part.data.numel(); ++i) {
-    std::int64_t rest = part.first + i, at = 0, stride = 1;
-    for (std::size_t d = shape.size(); d-- > 0;) {
-      at += stride * (part.box.offset[d] + rest % part.box.shape[d]);
-      rest /= part.box.shape[d];
-      stride *= shape[d];
-    }
-    whole[static_cast<std::size_t>(at)] = values[i];
-  }
-}
-
 /// The gradients of `/loss`, each parameter once and whole: every rank hands the parts that it owns to rank 0.
 double write_grads(h5::File* file, Model& model, comm::Communicator& world) {
   std::map<std::string, const run::ParamSpec*> names;
@@ -128,29 +108,24 @@ double write_grads(h5::File* file, Model& model, comm::Communicator& world) {
       }
     }
   }
-  std::map<std::string, GradPart> own;
+  std::map<std::string, const run::ParamState*> own;
   for (const run::PlacedParam& p : model.params(true)) {
     if (!p.first_use || p.copies.index != 0) continue;
-    const run::ParamSpec& spec = *p.state->spec;
-    own[p.name] = {spec.box, p.state->owned_first, p.state->grad};
+    own[p.name] = p.state;
   }
   double squares = 0.0;
   for (const auto& [name, spec] : names) {
-    std::int64_t numel = 1;
-    for (const std::int64_t d : spec->shape) numel *= d;
-    std::vector<float> whole(world.rank() == 0 ? static_cast<std::size_t>(numel) : 0);
+    std::vector<float> whole(world.rank() == 0 ? static_cast<std::size_t>(run::num_elements(spec->shape)) : 0);
     const std::size_t dims = spec->shape.size();
     // By rank: elements, first, box.
     const std::size_t fields = 2 + 2 * dims;
     std::vector<std::int64_t> mine(fields, 0), all(fields * static_cast<std::size_t>(world.size()));
     const auto found = own.find(name);
     if (found != own.end()) {
-      mine[0] = found->second.data.numel();
-      mine[1] = found->second.first;
-      for (std::size_t d = 0; d < dims; ++d) {
-        mine[2 + d] = found->second.box.offset[d];
-        mine[2 + dims + d] = found->second.box.shape[d];
-      }
+      mine[0] = found->second->owned_count;
+      mine[1] = found->second->owned_first;
+      std::ranges::copy(found->second->spec->box.offset, mine.begin() + 2);
+      std::ranges::copy(found->second->spec->box.shape, mine.begin() + 2 + static_cast<std::ptrdiff_t>(dims));
     }
     world.all_gather(Tensor(mine.data(), DType::i64, {static_cast<std::int64_t>(mine.size())}),
                      Tensor(all.data(), DType::i64, {static_cast<std::int64_t>(all.size())}));
@@ -158,20 +133,16 @@ double write_grads(h5::File* file, Model& model, comm::Communicator& world) {
       const std::int64_t* head = all.data() + static_cast<std::size_t>(r) * fields;
       if (head[0] == 0) continue;
       if (world.rank() == 0) {
-        GradPart part;
-        part.first = head[1];
-        part.box.offset.assign(head + 2, head + 2 + dims);
-        part.box.shape.assign(head + 2 + dims, head + fields);
         std::vector<float> values(static_cast<std::size_t>(head[0]));
-        part.data = Tensor(values.data(), DType::f32, {head[0]});
         if (r == 0) {
-          std::ranges::copy(found->second.data.span<float>(), values.begin());
+          std::ranges::copy(found->second->grad.span<float>(), values.begin());
         } else {
-          world.recv(part.data, r);
+          world.recv(Tensor(values.data(), DType::f32, {head[0]}), r);
         }
-        place(part, spec->shape, values.data(), whole);
+        const h5::Box box{{head + 2, head + 2 + dims}, {head + 2 + dims, head + fields}};
+        run::put_range(spec->shape, box, head[1], values, whole);
       } else if (world.rank() == r) {
-        world.send(found->second.data.reshape({head[0]}), 0);
+        world.send(found->second->grad, 0);
       }
     }
     for (const float g : whole) squares += static_cast<double>(g) * static_cast<double>(g);

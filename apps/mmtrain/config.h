@@ -137,7 +137,6 @@ struct ParallelConfig {
   std::int32_t chunks = 1;  ///< interleaved: runs of layers that a place has
   bool memory_h2 = false;   ///< zero-bubble
   std::vector<bool> zero;   ///< by module: optimizer state is cut over the data lanes
-  bool sequence = true;     ///< with tp: rows between its regions are cut over tp
 
   int num_ranks() const;
 };

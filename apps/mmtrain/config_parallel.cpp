@@ -65,7 +65,6 @@ std::vector<std::int64_t> divisors(std::int64_t n) {
 
 /// A mesh as it is written: what is absent is derived by `complete`.
 struct MeshText {
-  std::string key;  ///< path, for mistakes
   std::optional<std::string> ranks;
   std::optional<std::int32_t> tp, cp, pp, dp;
   std::optional<std::vector<std::int64_t>> counts;  ///< per module: layers of each stage
@@ -266,7 +265,6 @@ void read_parallel(Reader& r, Config& c, int ranks) {
           if (!module) return m.problem(fmt::format("there is no such module: {}", module_names(c)));
           if (shared) return m.problem("beside `all` no module has a layout of its own");
           named.insert(*module);
-          own[*module].key = m.path();
           m.read_map([&](Reader& mesh) {
             read_mesh(mesh, own[*module], false);
             complete(mesh, own[*module], ranks);
@@ -285,9 +283,10 @@ void read_parallel(Reader& r, Config& c, int ranks) {
                                      {word("auto"), word("gpipe"), word("1f1b"), word("interleaved"),
                                       word("zero-bubble"), word("list")},
                                      {"three-phase", "nested", "bubble-first"}));
-      q.optional("chunks", p.chunks, between(1, 64));
-      if (p.policy != "interleaved" && p.chunks != 1) q.problem("chunks", "only the policy interleaved has chunks");
-      if (p.policy == "interleaved" && p.chunks == 1) p.chunks = 2;
+      const bool interleaved = p.policy == "interleaved";
+      p.chunks = interleaved ? 2 : 1;
+      if (q.optional("chunks", p.chunks, between(interleaved ? 2 : 1, 64)) && !interleaved && p.chunks != 1)
+        q.problem("chunks", "only the policy interleaved has chunks");
       q.optional("memory", as_choice(p.memory_h2, {{"h1", false}, {"h2", true}}));
       q.unsupported("window", "encoder windows");
       q.unsupported("microbatches", "use train.microbatches");
@@ -330,38 +329,6 @@ void read_parallel(Reader& r, Config& c, int ranks) {
     p.meshes.push_back(std::move(mesh));
   }
 }
-
-namespace {
-
-/// What tensor parallelism cuts of a module, and whether a degree can.
-struct TpSizes {
-  std::int64_t heads = 0, kv_heads = 0, inner = 0;
-  bool allow(std::int64_t tp) const {
-    return heads % tp == 0 && inner % tp == 0 && (kv_heads % tp == 0 || tp % kv_heads == 0);
-  }
-};
-
-void check_tp(config::Document& document, const Config& c, std::size_t module, std::int64_t tp,
-              const std::string& key) {
-  TpSizes sizes;
-  if (module < c.encoders.size()) {
-    const models::EncoderSpec& s = c.encoders[module].spec;
-    sizes = {s.heads, s.heads, s.intermediate};
-  } else {
-    const models::LlmSpec& s = c.llm.spec;
-    sizes = {s.heads, s.kv_heads, s.intermediate};
-  }
-  if (tp == 1 || sizes.heads <= 0 || sizes.kv_heads <= 0 || sizes.inner <= 0 || sizes.allow(tp)) return;
-  std::vector<std::int64_t> legal;
-  for (const std::int64_t d : divisors(sizes.heads)) {
-    if (sizes.allow(d)) legal.push_back(d);
-  }
-  document.problem(
-      key, fmt::format("tp {} cannot cut {} ({} heads, {} key/value heads, intermediate {}): legal are {}", tp,
-                       module_name(c, module), sizes.heads, sizes.kv_heads, sizes.inner, fmt::join(legal, ", ")));
-}
-
-}  // namespace
 
 void check_parallel(config::Document& document, Config& c, int ranks) {
   const ParallelConfig& p = c.parallel;
@@ -406,12 +373,16 @@ void check_parallel(config::Document& document, Config& c, int ranks) {
       continue;
     }
     for (std::size_t k = 0; k < num_modules(c); ++k) {
-      if (p.mesh_of[k] == static_cast<int>(m)) check_tp(document, c, k, mesh.tp, key_of(m) + ".tp");
+      if (p.mesh_of[k] != static_cast<int>(m)) continue;
+      const auto problems = k < c.encoders.size() ? models::validate_tp(c.encoders[k].spec, mesh.tp)
+                                                  : models::validate_tp(c.llm.spec, mesh.tp);
+      for (const models::SpecProblem& problem : problems)
+        document.problem(key_of(m) + "." + problem.field, fmt::format("{}: {}", module_name(c, k), problem.message));
     }
     if (mesh.stages.empty()) continue;
     if (static_cast<int>(mesh.stages.size()) != runs) {
       document.problem(key_of(m) + ".stages",
-                       fmt::format("{} stages are listed, pp {}{} needs {}", mesh.stages.size(), mesh.pp,
+                       fmt::format("{} listed, pp {}{} needs {}", mesh.stages.size(), mesh.pp,
                                    p.chunks > 1 ? fmt::format(" with {} chunks", p.chunks) : "", runs));
       continue;
     }

@@ -112,7 +112,7 @@ void Engine::verify_once(const PlannedStep& step, bool train) {
   for (const int s : model_.own) {
     const plan::LiveBlocks live = plan::live_blocks(step.graph, step.program, s);
     const plan::LiveBlocks& cap = caps_[static_cast<std::size_t>(s)];
-    if (live.kept <= cap.kept && live.held <= cap.held && live.ports <= cap.ports) continue;
+    if (live.kept <= cap.kept && live.held <= cap.held && live.stash <= cap.stash && live.ports <= cap.ports) continue;
     throw Error(fmt::format(
         "step {}: {} blocks are alive at once in stage {}, and memory was taken for {}: lower "
         "train.global_batch_size, raise train.tokens_per_microbatch, or choose another "

@@ -22,29 +22,29 @@ static inline OwnStep step_after(const OwnItem& item, const OwnItem& next, int k
 }
 static inline bool is_step(const OwnStep& s) { return s.kv_head < s.item->last_head; }
 
-/// Asks for the rows of a step.
-static void own_fetch(Fetch& f, const OwnForward& w, const OwnStep& step) {
-  if (!is_step(step)) return;
+/// Asks for the rows of a step: its queries' in `in` and `out`, and with the first query head of a key head the keys
+/// and values.
+template <class Work, std::size_t n>
+static void own_fetch(Fetch& f, const Work& w, const OwnStep& step, const RowsIn (&in)[n], const RowsOut& out) {
   const TileLists& l = w.lists;
   const int query0 = l.query_start[step.item->first_query], queries = l.query_start[step.item->last_query];
   const int key0 = l.key_start[step.item->first_key], keys = l.key_start[step.item->last_key];
   const int head = step.kv_head * w.repeat + step.of;
   if (step.of == 0)
     for (const RowsIn& rows : {w.k, w.v}) plan_fetch(f, rows, key0, keys, step.kv_head, w.head_dim);
-  plan_fetch(f, w.q, query0, queries, head, w.head_dim);
-  plan_fetch(f, w.out, query0, queries, head, w.head_dim);
+  for (const RowsIn& rows : in) plan_fetch(f, rows, query0, queries, head, w.head_dim);
+  plan_fetch(f, out, query0, queries, head, w.head_dim);
+}
+
+static void own_fetch(Fetch& f, const OwnForward& w, const OwnStep& step) {
+  if (is_step(step)) own_fetch(f, w, step, {w.q}, w.out);
 }
 
 static void own_fetch(Fetch& f, const OwnBackward& w, const OwnStep& step) {
   if (!is_step(step)) return;
+  own_fetch(f, w, step, {w.q, w.d_out, w.out}, w.dq);
   const TileLists& l = w.lists;
-  const int query0 = l.query_start[step.item->first_query], queries = l.query_start[step.item->last_query];
   const int key0 = l.key_start[step.item->first_key], keys = l.key_start[step.item->last_key];
-  const int head = step.kv_head * w.repeat + step.of;
-  if (step.of == 0)
-    for (const RowsIn& rows : {w.k, w.v}) plan_fetch(f, rows, key0, keys, step.kv_head, w.head_dim);
-  for (const RowsIn& rows : {w.q, w.d_out, w.out}) plan_fetch(f, rows, query0, queries, head, w.head_dim);
-  plan_fetch(f, w.dq, query0, queries, head, w.head_dim);
   if (step.of == 0)
     for (const RowsOut& rows : {w.dk, w.dv}) plan_fetch(f, rows, key0, keys, step.kv_head, w.head_dim);
 }

@@ -139,7 +139,9 @@ class Simulation {
           }
           const std::int32_t line = m.channel + (a.transposed ? 1 : 0);
           legs_.push_back({line, count});
-          if (sends) ++lines_[at(line)].first_parcel;  // counts for now
+          if (sends)
+            ++lines_[at(line)]
+                  .first_parcel;  // a number of parcels here; the loop below turns it into the first one's place
         }
       }
     }

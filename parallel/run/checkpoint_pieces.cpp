@@ -51,6 +51,19 @@ std::vector<std::int64_t> parse_list(std::string_view text) {
 
 }  // namespace
 
+void put_range(std::span<const std::int64_t> shape, const h5::Box& box, std::int64_t first,
+               std::span<const float> values, std::span<float> whole) {
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::int64_t rest = first + static_cast<std::int64_t>(i), at = 0, stride = 1;
+    for (std::size_t d = shape.size(); d-- > 0;) {
+      at += stride * (box.offset[d] + rest % box.shape[d]);
+      rest /= box.shape[d];
+      stride *= shape[d];
+    }
+    whole[static_cast<std::size_t>(at)] = values[i];
+  }
+}
+
 std::int64_t num_elements(std::span<const std::int64_t> shape) {
   std::int64_t n = 1;
   for (const std::int64_t d : shape) n *= d;

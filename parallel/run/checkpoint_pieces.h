@@ -9,6 +9,10 @@ namespace mmt::run {
 /// contiguous in the range. At most 2 * rank - 1.
 std::vector<h5::Box> boxes_of_range(const h5::Box& box, std::int64_t first, std::int64_t count);
 
+/// Elements from `first` on of the flattened box, put at their places in a whole row-major tensor of `shape`.
+void put_range(std::span<const std::int64_t> shape, const h5::Box& box, std::int64_t first,
+               std::span<const float> values, std::span<float> whole);
+
 std::int64_t num_elements(std::span<const std::int64_t> shape);
 
 /// Checks name, shape, box, range and data against each other; returns the boxes of the part.

@@ -65,7 +65,7 @@ TEST_CASE("bad config: layouts that do not fit are refused with the legal values
   };
   invalid({"parallel.layout.all.pp=100"}, "at most");
   invalid({"parallel.layout.all.tp=7"}, "legal are 1");
-  invalid({"parallel.layout.all.pp=2", "parallel.layout.all.stages=[{llm: 0-1}]"}, "1 stages are listed");
+  invalid({"parallel.layout.all.pp=2", "parallel.layout.all.stages=[{llm: 0-1}]"}, "1 listed, pp 2 needs 2");
   invalid({"parallel.layout.all.pp=2", "parallel.layout.all.stages=[{llm: 0-99}, {llm: head}]"}, "names no layer");
 }
 

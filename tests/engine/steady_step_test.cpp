@@ -19,32 +19,8 @@ constexpr std::int64_t kPatchCols = 3 * 14 * 14;  // colours of a patch
 constexpr std::int64_t kVocabulary = 301;
 
 app::Config small_config(DType dtype, std::int64_t rows) {
-  app::Config c;
-  app::EncoderConfig eyes;
-  models::EncoderSpec& v = eyes.spec;
-  v = models::encoder_preset("clip");
-  v.name = "eyes";
-  v.hidden = 32;
-  v.intermediate = 64;
-  v.layers = 2;
-  v.heads = 2;
-  v.image_size = 56;
-  v.feature_layer = -1;
-  eyes.image.height = eyes.image.width = 56;
-  models::LlmSpec& m = c.llm.spec;
-  m = models::llm_preset("llama");
-  m.name = "llm";
-  m.vocabulary = kVocabulary;
-  m.hidden = 64;
-  m.intermediate = 96;
-  m.layers = 2;
-  m.heads = 4;
-  m.kv_heads = 2;
-  resolve(v, m.hidden);
-  resolve(m);
-  c.encoders.push_back(eyes);
+  app::Config c = made_config({32, 64, 2, 2, 2}, 56, {64, 96, 2, 4, 2}, kVocabulary);
   c.train.precision = dtype;
-  c.train.max_grad_norm = 1.0;
   c.train.tokens_per_microbatch = rows;
   return c;
 }

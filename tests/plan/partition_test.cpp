@@ -4,6 +4,8 @@
 #include "parallel/plan/passes.h"
 #include "parallel/plan/verify.h"
 
+#include "tests/support/slower.h"
+
 #include <catch2/catch.hpp>
 
 #include <chrono>
@@ -11,16 +13,10 @@
 #include <random>
 #include <tuple>
 
-// Sanitizers slow code down; their builds prove other things than times.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kSlower = 20;
-#else
-constexpr int kSlower = 1;
-#endif
-
 using namespace mmt;
 using namespace mmt::plan;
 using Catch::Matchers::Contains;
+using mmt::test::kSlower;
 
 namespace {
 

@@ -3,21 +3,17 @@
 #include "parallel/plan/verify.h"
 #include "pipelines.h"
 
+#include "tests/support/slower.h"
+
 #include <catch2/catch.hpp>
 
 #include <chrono>
 #include <map>
 #include <random>
 
-// Sanitizers slow code down; their builds prove other things than times.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kSlower = 20;
-#else
-constexpr int kSlower = 1;
-#endif
-
 using namespace mmt;
 using namespace mmt::plan;
+using mmt::test::kSlower;
 using namespace mmt::testing;
 
 namespace {

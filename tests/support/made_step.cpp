@@ -41,6 +41,35 @@ MadeBatch make_batch(const std::vector<MadeSample>& samples, PictureShape pictur
   return batch;
 }
 
+app::Config made_config(const TowerSizes& eyes, std::int64_t image_size, const TowerSizes& llm,
+                        std::int64_t vocabulary) {
+  app::Config c;
+  app::EncoderConfig& e = c.encoders.emplace_back();
+  models::EncoderSpec& v = e.spec;
+  v = models::encoder_preset("clip");
+  v.name = "eyes";
+  v.hidden = eyes.hidden;
+  v.intermediate = eyes.intermediate;
+  v.layers = eyes.layers;
+  v.heads = eyes.heads;
+  v.image_size = static_cast<int>(image_size);
+  v.feature_layer = -1;
+  e.image.height = e.image.width = v.image_size;
+  models::LlmSpec& m = c.llm.spec;
+  m = models::llm_preset("llama");
+  m.name = "llm";
+  m.vocabulary = vocabulary;
+  m.hidden = llm.hidden;
+  m.intermediate = llm.intermediate;
+  m.layers = llm.layers;
+  m.heads = llm.heads;
+  m.kv_heads = llm.kv_heads;
+  resolve(v, m.hidden);
+  resolve(m);
+  c.train.max_grad_norm = 1.0;
+  return c;
+}
+
 app::RowCaps caps_of(const app::PlannedStep& step) {
   app::RowCaps caps;
   for (const auto& blocks : step.rows) {

@@ -29,6 +29,14 @@ struct MadeBatch {
 };
 MadeBatch make_batch(const std::vector<MadeSample>& samples, PictureShape picture, std::int64_t vocabulary);
 
+/// A model of pictures (CLIP, `image_size` pixels of patch 14, with a projector) and text (Llama) without files.
+struct TowerSizes {
+  std::int64_t hidden = 0, intermediate = 0;
+  int layers = 0, heads = 0, kv_heads = 0;
+};
+app::Config made_config(const TowerSizes& eyes, std::int64_t image_size, const TowerSizes& llm,
+                        std::int64_t vocabulary);
+
 /// Caps of the engine that this step just fits into.
 app::RowCaps caps_of(const app::PlannedStep& step);
 
