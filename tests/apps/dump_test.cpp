@@ -107,6 +107,32 @@ TEST_CASE("dump of 1 2 and 4 ranks agree in loss and every gradient") {
   CHECK(differences(one, wrong).size() == 1);
 }
 
+TEST_CASE("dump of layouts over real ranks agrees with one rank") {
+  const TinyRun tiny;
+  const std::string grid = "parallel.layout.all.";
+  const std::vector<std::pair<int, Set>> layouts = {
+      {2, {grid + "pp=2"}},
+      {2, {grid + "pp=2", "parallel.schedule.policy=zero-bubble"}},
+      {2, {grid + "pp=2", "parallel.schedule.policy=gpipe"}},
+      {2, {grid + "tp=2"}},
+      {4, {grid + "pp=2", "parallel.zero.llm=1", "parallel.zero.eyes=1"}},
+      {4, {grid + "pp=2", grid + "tp=2"}},
+      {3, {"parallel.layout.eyes.ranks=0", "parallel.layout.ears.ranks=1", "parallel.layout.llm.ranks=2"}},
+      {4,
+       {"parallel.layout.eyes.ranks=2", "parallel.layout.ears.ranks=0", "parallel.layout.llm.ranks=\"1,3\"",
+        "parallel.layout.llm.tp=2"}},
+  };
+  for (const Set& frozen : {Set{}, Set{"modules.eyes.trainable=false", "modules.eyes.projector.trainable=false"}}) {
+    const DumpFile one = dump(tiny, frozen, 0, {"--logits"});
+    for (const auto& [ranks, layout] : layouts) {
+      Set set = layout;
+      set.insert(set.end(), frozen.begin(), frozen.end());
+      INFO(fmt::format("{} on {} ranks, frozen: {}", layout.front(), ranks, !frozen.empty()));
+      check_equal(one, dump(tiny, set, ranks, {"--logits"}));
+    }
+  }
+}
+
 TEST_CASE("dump of another seed and of another step differs") {
   const TinyRun tiny;
   const DumpFile one = dump(tiny, {}, 0);

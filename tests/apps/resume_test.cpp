@@ -83,6 +83,19 @@ TEST_CASE("a run goes on at another number of ranks with the same samples and lo
   CHECK(a.at("samples") == 160);
 }
 
+TEST_CASE("a run goes on in other layouts with the same samples and losses") {
+  const TinyRun tiny;
+  require_done(tiny.run("train", {"run.output_dir=whole"}));
+  require_done(tiny.run("train", {"run.output_dir=parts", "train.steps=3", "parallel.layout.all.pp=2"}, {.ranks = 2}));
+  require_done(tiny.run("train",
+                        {"run.output_dir=parts", "train.steps=5", "parallel.layout.all.pp=2", "parallel.zero.llm=1"},
+                        {.ranks = 4}));
+  require_done(tiny.run("train", {"run.output_dir=parts", "train.steps=8", "parallel.layout.all.tp=2"}, {.ranks = 2}));
+  require_done(tiny.run("train", {"run.output_dir=parts"}));
+  // Rounding goes through up to nine AdamW updates, where it grows.
+  check_same_losses(tiny.folder() / "whole", tiny.folder() / "parts", 10, 2e-3);
+}
+
 TEST_CASE("bf16 frozen modules and averaged epochs resume bit for bit") {
   const TinyRun tiny;
   // Two epochs of 48 samples in batches of 16, with a cosine over them, a frozen encoder and parameter groups.
