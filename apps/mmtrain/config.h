@@ -31,11 +31,15 @@ struct ModuleInit {
   std::string checkpoint;  ///< weights from this checkpoint folder; empty: random
 };
 
+/// Whose layers a projector runs with.
+enum class ProjectorPlace : std::uint8_t { automatic, encoder, llm };
+
 struct EncoderConfig {
   models::EncoderSpec spec;
   ModuleInit init;
   TrainableRule trainable;
   TrainableRule projector_trainable;
+  ProjectorPlace projector_place = ProjectorPlace::automatic;
   data::ImageProcessing image;  ///< of an image encoder
   data::AudioProcessing audio;  ///< of an audio encoder
 };
@@ -174,6 +178,10 @@ std::vector<std::string> unit_names(const Config& config, std::size_t module);
 const std::string& module_name(const Config& config, std::size_t module);
 /// All units in one stage.
 plan::UnitSpan whole_module(const Config& config, std::size_t module);
+/// Whether the module's projector runs on the LLM's ranks, which are not the module's.
+bool projector_moves(const Config& config, std::size_t module);
+/// The units of a module that a mesh runs; none: first == last.
+plan::UnitSpan units_on(const Config& config, std::size_t module, std::size_t mesh);
 /// By stage of a mesh: the spans of its parts. A stem without a stage of its own goes with the first layer, exit and
 /// head with the last. Throws ConfigError with the mistake.
 std::vector<std::vector<plan::UnitSpan>> stage_spans(const Config& config, const MeshConfig& mesh);

@@ -40,9 +40,9 @@ void read_projector(Reader& r, EncoderConfig& e) {
     p.optional("hidden", spec.hidden, at_least(0));
     p.optional("bias", spec.bias);
     read_activation(p, spec.activation);
-    std::string place = "auto";
-    p.optional("place",
-               as_choice(place, {{"auto", std::string("auto")}, {"encoder", std::string("encoder")}}, {"llm"}));
+    p.optional("place", as_choice(e.projector_place, {{"auto", ProjectorPlace::automatic},
+                                                      {"encoder", ProjectorPlace::encoder},
+                                                      {"llm", ProjectorPlace::llm}}));
     read_trainable(p, e.projector_trainable);
   });
 }

@@ -174,6 +174,34 @@ plan::UnitSpan parse_span(const Config& c, const MeshConfig::Part& part) {
   return {static_cast<int>(*module), first, last + 1};
 }
 
+/// The place of a projector, as its module asks for it, against stages as they are written.
+void check_projectors(const Config& c, const std::vector<std::vector<plan::UnitSpan>>& runs) {
+  const auto run_of = [&](std::size_t module, int unit) {
+    for (std::size_t r = 0; r < runs.size(); ++r) {
+      for (const plan::UnitSpan& span : runs[r]) {
+        if (span.module == static_cast<int>(module) && span.first <= unit && unit < span.last) return r;
+      }
+    }
+    return runs.size();
+  };
+  for (std::size_t m = 0; m < c.encoders.size(); ++m) {
+    const ProjectorPlace place = c.encoders[m].projector_place;
+    const int projector = whole_module(c, m).last - 1;
+    const std::size_t at = run_of(m, projector);
+    if (place == ProjectorPlace::automatic || at == runs.size() || c.encoders[m].spec.projector.kind == "none")
+      continue;
+    const bool reader = place == ProjectorPlace::llm;
+    const std::size_t wanted = reader ? run_of(c.encoders.size(), 0) : run_of(m, projector - 1);
+    if (at != wanted && wanted != runs.size()) {
+      throw ConfigError(fmt::format(
+          "{}: its projector is in stage {}, but modules.{}.projector.place: {} wants it in stage {}, with {}; give it "
+          "there ({}: \"projector\"), or use place: auto",
+          module_name(c, m), at, module_name(c, m), reader ? "llm" : "encoder", wanted,
+          reader ? "the first layers of the LLM" : "the last ones of the encoder", module_name(c, m)));
+    }
+  }
+}
+
 }  // namespace
 
 int ParallelConfig::num_ranks() const {
@@ -194,6 +222,22 @@ std::vector<std::string> unit_names(const Config& c, std::size_t module) {
   names.emplace_back(llm ? "head" : "exit");
   if (!llm && c.encoders[module].spec.projector.kind != "none") names.emplace_back("projector");
   return names;
+}
+
+bool projector_moves(const Config& c, std::size_t module) {
+  return module < c.encoders.size() && !c.parallel.mesh_of.empty() &&
+         c.encoders[module].spec.projector.kind != "none" &&
+         c.encoders[module].projector_place == ProjectorPlace::llm &&
+         c.parallel.mesh_of[module] != c.parallel.mesh_of.back();
+}
+
+plan::UnitSpan units_on(const Config& c, std::size_t module, std::size_t mesh) {
+  plan::UnitSpan units = whole_module(c, module);
+  const bool home = c.parallel.mesh_of[module] == static_cast<int>(mesh);
+  const bool moves = projector_moves(c, module);
+  if (moves && home) return {units.module, 0, units.last - 1};
+  if (moves && c.parallel.mesh_of.back() == static_cast<int>(mesh)) return {units.module, units.last - 1, units.last};
+  return home ? units : plan::UnitSpan{units.module, 0, 0};
 }
 
 plan::UnitSpan whole_module(const Config& c, std::size_t module) {
@@ -224,7 +268,8 @@ std::vector<std::vector<plan::UnitSpan>> stage_spans(const Config& c, const Mesh
     };
     if (own.front()->first == 1) own.front()->first = 0;
     for (std::size_t i = 0; i < own.size(); ++i) {
-      const int end = i + 1 < own.size() ? own[i + 1]->first : static_cast<int>(names.size());
+      const int all = static_cast<int>(names.size()) - (projector_moves(c, m) ? 1 : 0);
+      const int end = i + 1 < own.size() ? own[i + 1]->first : all;
       while (own[i]->last < end && !is_layer(own[i]->last)) ++own[i]->last;
       if (own[i]->last != end) {
         throw ConfigError(fmt::format("{}: the stages must hold every layer once and in order, but after {} comes {}",
@@ -387,7 +432,7 @@ void check_parallel(config::Document& document, Config& c, int ranks) {
       continue;
     }
     try {
-      stage_spans(c, mesh);
+      const auto spans = stage_spans(c, mesh);
       for (std::size_t k = 0; k < num_modules(c); ++k) {
         if (p.mesh_of[k] != static_cast<int>(m)) continue;
         const bool held = std::ranges::any_of(mesh.stages, [&](const auto& parts) {
@@ -395,6 +440,7 @@ void check_parallel(config::Document& document, Config& c, int ranks) {
         });
         if (!held) throw ConfigError(fmt::format("no stage holds layers of {}", module_name(c, k)));
       }
+      check_projectors(c, spans);
     } catch (const ConfigError& e) {
       document.problem(key_of(m) + ".stages", e.what());
     }

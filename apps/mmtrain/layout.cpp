@@ -9,10 +9,10 @@
 namespace mmt::app {
 namespace {
 
-std::vector<plan::ModulePlacement> placements(const Config& c) {
-  std::vector<plan::ModulePlacement> modules;
+std::vector<plan::ModuleUnits> module_units(const Config& c) {
+  std::vector<plan::ModuleUnits> modules;
   for (std::size_t m = 0; m <= c.encoders.size(); ++m)
-    modules.push_back({module_name(c, m), static_cast<int>(unit_names(c, m).size()), 0});
+    modules.push_back({module_name(c, m), static_cast<int>(unit_names(c, m).size())});
   return modules;
 }
 
@@ -20,7 +20,7 @@ std::vector<plan::ModulePlacement> placements(const Config& c) {
 
 plan::Layout one_rank_layout(const Config& c) {
   plan::LayoutSpec spec;
-  spec.modules = placements(c);
+  spec.modules = module_units(c);
   spec.meshes.push_back(plan::Mesh(1, 1, 1, 1, {0}));
   auto& runs = spec.runs.emplace_back();
   runs.emplace_back();
@@ -65,9 +65,9 @@ struct UnitChain {
 UnitChain unit_chain(const Config& c, const Model& model, std::size_t mesh, const std::vector<plan::BlockSize>& sizes) {
   UnitChain out;
   for (std::size_t m = 0; m < model.num_modules(); ++m) {
-    if (c.parallel.mesh_of[m] != static_cast<int>(mesh)) continue;
     const run::Stage& stage = model.stages[m];
-    for (std::size_t u = 0; u < stage.units.size(); ++u) {
+    const plan::UnitSpan here = units_on(c, m, mesh);
+    for (auto u = static_cast<std::size_t>(here.first); u < static_cast<std::size_t>(here.last); ++u) {
       const run::UnitPlan& unit = stage.units[u]->plan();
       plan::PlannedLayer layer;
       layer.module = model.layout.modules()[m].name;
@@ -138,13 +138,17 @@ LayoutChoice make_layout(const Config& c, const std::vector<plan::BlockSize>& si
   if (p.mesh_of.empty()) return {one_rank_layout(c), ""};
   LayoutChoice choice;
   plan::LayoutSpec spec;
-  spec.modules = placements(c);
-  for (std::size_t m = 0; m < spec.modules.size(); ++m) spec.modules[m].mesh = p.mesh_of[m];
+  spec.modules = module_units(c);
   for (std::size_t k = 0; k < p.meshes.size(); ++k) {
     const MeshConfig& mesh = p.meshes[k];
     spec.meshes.push_back(plan::Mesh(mesh.tp, mesh.cp, mesh.dp, mesh.pp, {mesh.ranks.begin(), mesh.ranks.end()}));
     if (!mesh.stages.empty()) {
-      spec.runs.push_back(stage_spans(c, mesh));
+      auto runs = stage_spans(c, mesh);
+      for (std::size_t m = c.encoders.size(); m-- > 0;) {
+        if (projector_moves(c, m) && p.mesh_of.back() == static_cast<int>(k))
+          runs.front().insert(runs.front().begin(), units_on(c, m, k));
+      }
+      spec.runs.push_back(std::move(runs));
       continue;
     }
     const UnitChain chain = unit_chain(c, build_model(c), k, sizes);

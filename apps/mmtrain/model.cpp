@@ -95,7 +95,7 @@ bool Model::leads(int stage) const {
 }
 
 comm::Communicator* Model::comm(int stage, plan::Axis axis) const {
-  const MeshComms& c = comms[static_cast<std::size_t>(layout.modules()[module_of(stage)].mesh)];
+  const MeshComms& c = comms[static_cast<std::size_t>(layout.mesh_index(stage))];
   return axis == plan::Axis::tp ? c.tp.get() : axis == plan::Axis::dp ? c.data.get() : nullptr;
 }
 
@@ -147,7 +147,9 @@ Model build_model(const Config& c, plan::Layout layout, int rank) {
       m.stages.push_back(models::build_llm(c.llm.spec, ports, setting, range));
     }
     const run::Stage& stage = m.stages.back();
-    m.traits.push_back({stage.needs_backward(), stage.trains()});
+    m.traits.push_back({.needs_backward = stage.needs_backward(),
+                        .trains = stage.trains(),
+                        .selects = stage.units.back()->plan().output.count == run::RowCount::out});
     std::vector<int> ranks;
     for (int lane = 0; lane < m.layout.lanes(); ++lane) {
       for (const int r : m.layout.ranks_of(static_cast<int>(s), lane)) ranks.push_back(r);

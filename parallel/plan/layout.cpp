@@ -27,29 +27,38 @@ void check_meshes(const LayoutSpec& spec) {
 
 Layout::Layout(LayoutSpec spec) : spec_(std::move(spec)) {
   check_meshes(spec_);
+  struct Placed {
+    UnitSpan units;
+    std::size_t mesh = 0, run = 0;
+  };
+  std::vector<std::vector<Placed>> spans(spec_.modules.size());
   std::vector<int> first_place;
-  for (std::size_t m = 0; m < spec_.meshes.size(); ++m) {
+  for (std::size_t k = 0; k < spec_.meshes.size(); ++k) {
+    const int pp = spec_.meshes[k].degree(Axis::pp);
     first_place.push_back(static_cast<int>(places_.size()));
-    for (int pp = 0; pp < spec_.meshes[m].degree(Axis::pp); ++pp) places_.push_back({static_cast<int>(m), pp});
-  }
-  for (std::size_t m = 0; m < spec_.modules.size(); ++m) {
-    const ModulePlacement& module = spec_.modules[m];
-    const auto mesh = static_cast<std::size_t>(module.mesh);
-    const int pp = spec_.meshes[mesh].degree(Axis::pp);
-    const auto& runs = spec_.runs[mesh];
+    for (int i = 0; i < pp; ++i) places_.push_back({static_cast<int>(k), i});
+    const auto& runs = spec_.runs[k];
     if (runs.size() % static_cast<std::size_t>(pp) != 0)
       throw ConfigError(fmt::format("{} stages for {} places of the pipeline", runs.size(), pp));
-    int next = 0;
     for (std::size_t r = 0; r < runs.size(); ++r) {
-      for (const UnitSpan& span : runs[r]) {
-        if (span.module != static_cast<int>(m)) continue;
-        if (span.first != next || span.last <= span.first) {
-          throw ConfigError(fmt::format("{}: stage {} has units [{}, {}), expected to begin at {}", module.name, r,
-                                        span.first, span.last, next));
-        }
-        next = span.last;
-        stages_.push_back({span, first_place[mesh] + static_cast<int>(r) % pp, static_cast<int>(r) / pp});
+      for (const UnitSpan& units : runs[r]) spans[static_cast<std::size_t>(units.module)].push_back({units, k, r});
+    }
+  }
+  for (std::size_t m = 0; m < spec_.modules.size(); ++m) {
+    const ModuleUnits& module = spec_.modules[m];
+    std::ranges::stable_sort(spans[m], {}, [](const Placed& p) { return p.units.first; });
+    const Placed* before = nullptr;
+    int next = 0;
+    for (const Placed& p : spans[m]) {
+      if (p.units.first != next || p.units.last <= p.units.first ||
+          (before && before->mesh == p.mesh && before->run >= p.run)) {
+        throw ConfigError(fmt::format("{}: stage {} has units [{}, {}), expected to begin at {}", module.name, p.run,
+                                      p.units.first, p.units.last, next));
       }
+      next = p.units.last;
+      before = &p;
+      const int pp = spec_.meshes[p.mesh].degree(Axis::pp), run = static_cast<int>(p.run);
+      stages_.push_back({p.units, first_place[p.mesh] + run % pp, run / pp});
     }
     if (next != module.num_units)
       throw ConfigError(fmt::format("{}: the stages hold {} of {} units", module.name, next, module.num_units));
@@ -61,9 +70,9 @@ int Layout::num_ranks() const {
                          [](int n, const Mesh& mesh) { return n + mesh.num_ranks(); });
 }
 
-const Mesh& Layout::mesh_of(int stage) const {
+int Layout::mesh_index(int stage) const {
   const LayoutStage& s = stages_[static_cast<std::size_t>(stage)];
-  return spec_.meshes[static_cast<std::size_t>(places_[static_cast<std::size_t>(s.place)].mesh)];
+  return places_[static_cast<std::size_t>(s.place)].mesh;
 }
 
 std::vector<int> Layout::ranks_of(int stage, int lane) const {
@@ -148,12 +157,12 @@ StageGraph lane_graph(const Layout& layout, int lane, std::span<const StageTrait
     edge.needs_grad = edge.needs_grad && train;
     const auto producer = static_cast<std::size_t>(edge.producer), consumer = static_cast<std::size_t>(edge.consumer);
     const auto module = static_cast<std::size_t>(layout.stages()[producer].units.module);
-    const bool inner = edge.port == "x";
+    const bool selected = edge.port != "x" || traits[producer].selects;
     g.producers_of.emplace_back();
     g.routes.emplace_back();
     for (int m = 0; m < num_blocks; ++m) {
       const BlockSize& size = sizes[module][static_cast<std::size_t>(m)];
-      const std::int64_t count = inner ? size.rows : size.out;
+      const std::int64_t count = selected ? size.out : size.rows;
       const SourceItem source{groups[producer].front(), m, 0, count};
       const WantedItem wanted{groups[consumer].front(), 0, 0, count};
       const Route whole = make_route(edge.id, m, std::span(&source, 1), std::span(&wanted, 1));

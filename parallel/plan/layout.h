@@ -22,18 +22,17 @@ struct UnitSpan {
   friend bool operator==(const UnitSpan&, const UnitSpan&) = default;
 };
 
-/// Where one module runs.
-struct ModulePlacement {
+struct ModuleUnits {
   std::string name;
   int num_units = 0;
-  int mesh = 0;  ///< index of LayoutSpec::meshes
 };
 
 struct LayoutSpec {
-  std::vector<ModulePlacement> modules;  ///< encoders in config order, then the LLM
+  std::vector<ModuleUnits> modules;  ///< encoders in config order, then the LLM
   std::vector<Mesh> meshes;
   /// By mesh: its runs in order, each the spans of one or more modules. Run r is on place r % pp, so that more runs
-  /// than places are chunks of an interleaved pipeline.
+  /// than places are chunks of an interleaved pipeline. A module's spans may lie in several meshes: a projector that
+  /// runs where its reader does.
   std::vector<std::vector<std::vector<UnitSpan>>> runs;
 };
 
@@ -56,7 +55,7 @@ class Layout {
   /// of the places, meshes that share ranks or differ in dp.
   explicit Layout(LayoutSpec spec);
 
-  const std::vector<ModulePlacement>& modules() const { return spec_.modules; }
+  const std::vector<ModuleUnits>& modules() const { return spec_.modules; }
   int num_modules() const { return static_cast<int>(spec_.modules.size()); }
   const std::vector<Mesh>& meshes() const { return spec_.meshes; }
   /// In topological order: encoders in config order, then the LLM; a stage's id is its place in this list.
@@ -65,7 +64,8 @@ class Layout {
   int lanes() const { return spec_.meshes.front().degree(Axis::dp); }
   int num_ranks() const;  ///< of all meshes together
 
-  const Mesh& mesh_of(int stage) const;
+  int mesh_index(int stage) const;  ///< of meshes()
+  const Mesh& mesh_of(int stage) const { return meshes()[static_cast<std::size_t>(mesh_index(stage))]; }
   /// The tp group that runs a stage in a lane, in tp order.
   std::vector<int> ranks_of(int stage, int lane) const;
   bool runs(int stage, int rank) const;
@@ -86,6 +86,7 @@ class Layout {
 struct StageTraits {
   bool needs_backward = false;  ///< trains, or gradients of its input are wanted
   bool trains = false;
+  bool selects = false;  ///< its output has the `out` rows of a block, not all
 };
 
 /// The links of a layout: edge e < number of encoders writes encoder e's rows into the LLM's port of its name; inner
