@@ -24,7 +24,43 @@ void read_run(Reader& r, RunConfig& run) {
   r.optional("device", as_choice(run.device, {{"auto", Device::automatic}, {"cpu", Device::cpu}}, {"cuda"}));
 }
 
-void read_train(Reader& r, TrainConfig& t) {
+/// One word for all modules, or a map of modules; those that it does not name keep everything.
+struct RecomputeTarget {
+  const Config& config;
+  std::vector<run::Recompute>& by_module;
+};
+
+bool bind_value(Value& v, RecomputeTarget& out, const config::Bounds& bounds) {
+  using run::Recompute;
+  const auto read = [&](Value& from, Recompute& into) {
+    auto choice = as_choice(
+        into, {{"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}}, {"auto"});
+    return bind_value(from, choice, bounds);
+  };
+  const std::size_t modules = out.config.encoders.size() + 1;
+  out.by_module.assign(modules, Recompute::none);
+  if (v.kind() != config::Kind::map) {
+    Recompute all = Recompute::none;
+    if (!read(v, all)) return false;
+    out.by_module.assign(modules, all);
+    return true;
+  }
+  bool good = true;
+  return v.read_entries([&](const std::string& name, Value& entry) {
+    std::vector<std::string> names;
+    for (std::size_t m = 0; m < modules; ++m) names.push_back(module_name(out.config, m));
+    const auto at = std::ranges::find(names, name);
+    if (at == names.end()) {
+      entry.problem(fmt::format("there is no such module: {}", fmt::join(names, ", ")));
+      good = false;
+      return;
+    }
+    good = read(entry, out.by_module[static_cast<std::size_t>(at - names.begin())]) && good;
+  }) && good;
+}
+config::Node default_node(const RecomputeTarget&, const Value&) { return config::show_word("none"); }
+
+void read_train(Reader& r, const Config& c, TrainConfig& t) {
   r.exactly_one({"steps", "epochs"});
   r.optional("steps", t.steps, at_least(1));
   r.optional("epochs", t.epochs, at_least(1));
@@ -33,7 +69,7 @@ void read_train(Reader& r, TrainConfig& t) {
   r.optional("microbatches", config::or_word("auto", t.microbatches), between(1, 1 << 16));
   r.optional("precision", as_choice(t.precision, {{"fp32", DType::f32}, {"bf16", DType::bf16}}));
   r.optional("max_grad_norm", t.max_grad_norm, at_least(0));
-  r.optional("recompute", as_choice(t.recompute, {{"none", false}, {"full", true}}, {"selective", "auto"}));
+  r.optional("recompute", RecomputeTarget{c, t.recompute});
   r.optional("loss", as_choice(t.loss, {{"token", data::LossWeights::token}, {"sample", data::LossWeights::sample}}));
   r.optional("consistency_every", t.consistency_every, at_least(0));
 }
@@ -198,7 +234,7 @@ Config read_config(const config::Sources& sources, int ranks) {
     });
     r.unsupported("cluster", "planning for machines");
     read_parallel(r, c, ranks);
-    r.section("train", [&](Reader& s) { read_train(s, c.train); });
+    r.section("train", [&](Reader& s) { read_train(s, c, c.train); });
     r.section("optimizer", [&](Reader& s) { read_optimizer(s, c.optimizer); });
     r.section("learning_rate", [&](Reader& s) { read_learning_rate(s, c.learning_rate); });
     r.section("data", [&](Reader& s) { read_data(s, c.data); });

@@ -44,6 +44,11 @@ struct EncoderConfig {
   data::AudioProcessing audio;  ///< of an audio encoder
 };
 
+/// Values of a row of media: a patch, a mel frame.
+inline std::int64_t source_cols(const EncoderConfig& e) {
+  return e.spec.modality == "audio" ? e.audio.num_mel_bins : e.image.cols();
+}
+
 struct LlmConfig {
   models::LlmSpec spec;
   ModuleInit init;
@@ -64,7 +69,8 @@ struct TrainConfig {
   std::optional<std::int64_t> microbatches;  ///< a minimum; empty: auto
   DType precision = DType::f32;
   double max_grad_norm = 1.0;  ///< 0: no clipping
-  bool recompute = false;
+  /// By module, encoders in config order, then the LLM; empty: none anywhere.
+  std::vector<run::Recompute> recompute;
   data::LossWeights loss = data::LossWeights::token;
   std::int64_t consistency_every = 100;  ///< steps between checks that replicas are equal; 0: never
 };
@@ -166,6 +172,10 @@ struct Config {
   std::string resume = "auto";
 
   std::string resolved;  ///< all of it as YAML, defaults filled in
+
+  run::Recompute recompute_of(std::size_t module) const {
+    return train.recompute.empty() ? run::Recompute::none : train.recompute[module];
+  }
 };
 
 /// Binds and checks. Throws ConfigError with every mistake. `ranks`: how many ranks will run it; 0: as many as its

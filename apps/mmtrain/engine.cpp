@@ -23,10 +23,6 @@ std::vector<int> port_edges(const Model& model, int stage) {
   return edges;
 }
 
-std::int64_t source_cols(const EncoderConfig& e) {
-  return e.spec.modality == "audio" ? e.audio.num_mel_bins : e.image.cols();
-}
-
 }  // namespace
 
 Engine::Engine(const Config& config, comm::Communicator& world, Model& model, const RowCaps& caps, const Stream& stream)
@@ -47,7 +43,7 @@ Engine::Engine(const Config& config, comm::Communicator& world, Model& model, co
     for (const int edge : edges)
       setup.port_cap.push_back(edge < 0 ? setup.cap.rows : caps.encoders[static_cast<std::size_t>(edge)].out);
     setup.live = caps_[static_cast<std::size_t>(s)];
-    if (config.train.recompute) setup.recompute.assign(stage.units.size(), run::Recompute::full);
+    setup.recompute.assign(stage.units.size(), config.recompute_of(module));
     setups.push_back(setup);
 
     run::RowsCapacity& capacity = capacities_[s];

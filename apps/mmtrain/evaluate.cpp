@@ -1,5 +1,7 @@
 #include "apps/mmtrain/evaluate.h"
 
+#include "apps/mmtrain/shared_loading.h"
+
 #include "core/log.h"
 
 #include <algorithm>
@@ -84,7 +86,7 @@ std::vector<EvalResult> evaluate(const Config& c, Job& job, Model& model, Engine
       }
       auto& slot = planned[static_cast<std::size_t>(step)];
       slot = plan_step(context, indexes, step, std::move(samples));
-      loader.request(step, slot->wanted);
+      loader.request(step, wanted_here(model, *slot));
     };
     for (std::int64_t ahead = 0; ahead < c.data.prefetch_steps; ++ahead) request(ahead);
     for (std::int64_t step = 0; step < steps; ++step) {
@@ -95,8 +97,9 @@ std::vector<EvalResult> evaluate(const Config& c, Job& job, Model& model, Engine
       for (const data::LoadedSample& sample : samples) {
         if (sample.failed) log::warning("{}", sample.message);
       }
-      agree_on_failed(job.world(), *planned[static_cast<std::size_t>(step)], samples);
-      add(result, engine.run(*planned[static_cast<std::size_t>(step)], samples, 0.0, false));
+      const PlannedStep& now = *planned[static_cast<std::size_t>(step)];
+      share_loaded(c, model, now, agree_on_failed(job.world(), now, samples), samples);
+      add(result, engine.run(now, samples, 0.0, false));
       planned[static_cast<std::size_t>(step)].reset();
     }
     loader.clear();

@@ -67,6 +67,7 @@ UnitChain unit_chain(const Config& c, const Model& model, std::size_t mesh, cons
   for (std::size_t m = 0; m < model.num_modules(); ++m) {
     const run::Stage& stage = model.stages[m];
     const plan::UnitSpan here = units_on(c, m, mesh);
+    const bool recomputes = c.recompute_of(m) == run::Recompute::full;  // selective: no products
     for (auto u = static_cast<std::size_t>(here.first); u < static_cast<std::size_t>(here.last); ++u) {
       const run::UnitPlan& unit = stage.units[u]->plan();
       plan::PlannedLayer layer;
@@ -76,7 +77,7 @@ UnitChain unit_chain(const Config& c, const Model& model, std::size_t mesh, cons
       layer.trains = unit.trains();
       const plan::LayerFlops flops = plan::flops_of(unit.cost, sizes[m]);
       layer.time = {flops.forward, flops.backward_input, flops.backward_weight,
-                    c.train.recompute && layer.backward ? flops.forward : 0};
+                    recomputes && layer.backward && unit.has_output() ? flops.forward : 0};
       for (const run::ParamSpec& p : unit.params) {
         std::int64_t n = 1;
         for (const std::int64_t d : p.box.shape) n *= d;

@@ -150,6 +150,7 @@ std::vector<plan::Program> lane_programs(const Config& c, const Model& model, pl
   plan::PassOptions passes;
   passes.boundary = plan::boundary_of(options.policy);
   if (train) passes.end = model.end;
+  passes.reduce_early = true;
   return plan::make_programs(graph, plan::generate(shape, options), passes);
 }
 

@@ -28,7 +28,7 @@ struct PlannedStep {
   double weight = 0.0;                            ///< W, if no sample fails
   std::vector<std::int64_t> module_rows;          ///< by module, over the whole batch
   std::vector<std::int32_t> own;                  ///< this lane's samples, in the order of blocks
-  std::vector<data::Wanted> wanted;               ///< what this rank's loader must bring, in the order of `own`
+  std::vector<data::Wanted> wanted;               ///< what this rank's tp group must load, in the order of `own`
   std::uint64_t hash = 0;
 };
 

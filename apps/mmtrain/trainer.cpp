@@ -2,6 +2,7 @@
 
 #include "apps/mmtrain/layout.h"
 #include "apps/mmtrain/memory.h"
+#include "apps/mmtrain/shared_loading.h"
 #include "apps/mmtrain/signals.h"
 #include "apps/mmtrain/state.h"
 #include "core/data/regex.h"
@@ -74,6 +75,7 @@ void Trainer::make_model() {
     model_ = std::make_unique<Model>(build_model(config_, std::move(choice.layout), job_.rank()));
   });
   if (!reason.empty()) log::info("{}", reason);
+  required_flops_ = std::make_unique<RequiredFlops>(config_, *model_);
   make_stores(*model_, job_.world(), stream_);
   log::info("{}", describe(*model_));
   initialize_model(*model_, config_.run.seed, stream_);
@@ -137,7 +139,7 @@ std::unique_ptr<PlannedStep> Trainer::plan_next() {
 void Trainer::fill_queue() {
   while (static_cast<std::int64_t>(queue_.size()) < config_.data.prefetch_steps && planned_steps_ < total_steps()) {
     queue_.push_back(plan_next());
-    loader_->request(queue_.back()->number, queue_.back()->wanted);
+    loader_->request(queue_.back()->number, wanted_here(*model_, *queue_.back()));
   }
 }
 
@@ -193,6 +195,7 @@ StepFigures Trainer::step() {
     f.weight -= weight_of(config_.train.loss, step.metas[i].supervised);
   }
   stop_on_failures(messages, f.failed);
+  share_loaded(config_, *model_, step, faults, loaded_);
   const double scale = f.weight > 0.0 ? 1.0 / f.weight : 0.0;
   run::Optimizer::Result update;
   f.lr = learning_rate(schedule_, optimizer_->updates() + 1);
@@ -249,7 +252,7 @@ StepFigures Trainer::gather(const StepFigures& mine) {
                                  t.reduction,
                                  t.optimizer,
                                  t.encoders + t.llm + t.loss,
-                                 required_flops(*last_),
+                                 required_flops_->of(*model_, *last_),
                                  t.loss};
   job_.world().all_reduce(Tensor(sums.data(), DType::f64, {10}), comm::ReduceOp::sum);
   double slowest = t.encoders + t.llm + t.loss;
@@ -267,17 +270,6 @@ StepFigures Trainer::gather(const StepFigures& mine) {
   f.rows = static_cast<double>(last_->module_rows.back());
   f.flops = sums[8];
   return f;
-}
-
-double Trainer::required_flops(const PlannedStep& step) const {
-  std::int64_t flops = 0;
-  for (const int s : model_->own) {
-    const plan::LayerCost cost = models::cost_of(model_->stages[static_cast<std::size_t>(s)]);
-    for (const plan::RowsPlan& block : step.rows[model_->module_of(s)]) {
-      flops += cost.forward(block.size) + cost.backward_input(block.size) + cost.backward_weight(block.size);
-    }
-  }
-  return static_cast<double>(flops);
 }
 
 void Trainer::account(const PlannedStep& step, const std::vector<std::int32_t>& faults) {

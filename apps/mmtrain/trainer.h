@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/mmtrain/evaluate.h"
+#include "apps/mmtrain/flops.h"
 #include "core/data/report.h"
 #include "core/metrics/metrics.h"
 #include "parallel/run/buckets.h"
@@ -78,7 +79,6 @@ class Trainer {
   bool take_samples();
   void stop_on_failures(const std::vector<std::string>& messages, std::int64_t failed);
   void account(const PlannedStep& step, const std::vector<std::int32_t>& faults);
-  double required_flops(const PlannedStep& step) const;
   void start_or_resume();
   void resume_from(const std::string& path);
   void check_config_change(const std::string& before);
@@ -103,6 +103,7 @@ class Trainer {
   std::unique_ptr<data::Sampler> sampler_;
   std::unique_ptr<data::Loader> loader_;
   std::unique_ptr<Model> model_;
+  std::unique_ptr<RequiredFlops> required_flops_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<run::Optimizer> optimizer_;
   run::Schedule schedule_;

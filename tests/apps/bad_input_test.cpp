@@ -60,6 +60,8 @@ TEST_CASE("bad config: layouts that do not fit are refused with the legal values
   refused({"parallel.layout.nobody.ranks=0"}, "there is no such module");
   refused({"parallel.schedule.policy=fastest"}, "zero-bubble");
   refused({"parallel.zero.llm=2"}, "not supported yet");
+  refused({"train.recompute=some"}, "selective");
+  refused({"train.recompute={nobody: full}"}, "there is no such module");
   const auto invalid = [&](const std::vector<std::string>& sets, const std::string& text) {
     require_outcome(tiny.run("validate", sets), kUsage, text);
   };

@@ -16,12 +16,16 @@ namespace {
 
 using Set = std::vector<std::string>;
 
-DumpFile dump(const TinyRun& tiny, const Set& set, int ranks, const std::vector<std::string>& more = {}) {
+/// `nodes` > 1: so many groups of ranks share no memory.
+DumpFile dump(const TinyRun& tiny, const Set& set, int ranks, const std::vector<std::string>& more = {},
+              int nodes = 1) {
   static int number = 0;
   const auto file = tiny.folder() / fmt::format("dump_{}.h5", number++);
   std::vector<std::string> arguments = {"--out", file.string()};
   arguments.insert(arguments.end(), more.begin(), more.end());
-  const Outcome o = tiny.run("dump", set, {.ranks = ranks}, arguments);
+  Launch launch = {.ranks = ranks};
+  if (nodes > 1) launch.environment.emplace_back("MMTRAIN_NODES", std::to_string(nodes));
+  const Outcome o = tiny.run("dump", set, launch, arguments);
   INFO(o.text());
   REQUIRE(o.code == 0);
   CHECK(o.err.find("warning") == std::string::npos);
@@ -110,7 +114,12 @@ TEST_CASE("dump of 1 2 and 4 ranks agree in loss and every gradient") {
 TEST_CASE("dump of layouts over real ranks agrees with one rank") {
   const TinyRun tiny;
   const std::string grid = "parallel.layout.all.";
-  const std::vector<std::pair<int, Set>> layouts = {
+  struct Layout {
+    int ranks;
+    Set set;
+    int nodes = 1;
+  };
+  const std::vector<Layout> layouts = {
       {2, {grid + "pp=2"}},
       {2, {grid + "pp=2", "parallel.schedule.policy=zero-bubble"}},
       {2, {grid + "pp=2", "parallel.schedule.policy=gpipe"}},
@@ -121,14 +130,23 @@ TEST_CASE("dump of layouts over real ranks agrees with one rank") {
       {4,
        {"parallel.layout.eyes.ranks=2", "parallel.layout.ears.ranks=0", "parallel.layout.llm.ranks=\"1,3\"",
         "parallel.layout.llm.tp=2"}},
+      {3, {grid + "pp=3", "parallel.schedule.policy=list", "train.recompute=full"}},
+      {2, {grid + "pp=2", "parallel.schedule.policy=interleaved"}},
+      {2, {grid + "dp=2", "parallel.zero.llm=1"}, 2},
+      {4, {grid + "pp=2", grid + "tp=2", "train.recompute={llm: selective}"}, 2},
+      {4,
+       {"parallel.layout.eyes.ranks=2", "parallel.layout.ears.ranks=0", "parallel.layout.llm.ranks=\"1,3\"",
+        "parallel.layout.llm.tp=2", "parallel.schedule.policy=zero-bubble"},
+       2},
   };
   for (const Set& frozen : {Set{}, Set{"modules.eyes.trainable=false", "modules.eyes.projector.trainable=false"}}) {
     const DumpFile one = dump(tiny, frozen, 0, {"--logits"});
-    for (const auto& [ranks, layout] : layouts) {
-      Set set = layout;
+    for (const Layout& layout : layouts) {
+      Set set = layout.set;
       set.insert(set.end(), frozen.begin(), frozen.end());
-      INFO(fmt::format("{} on {} ranks, frozen: {}", layout.front(), ranks, !frozen.empty()));
-      check_equal(one, dump(tiny, set, ranks, {"--logits"}));
+      INFO(fmt::format("{} on {} ranks of {} nodes, frozen: {}", fmt::join(layout.set, " "), layout.ranks, layout.nodes,
+                       !frozen.empty()));
+      check_equal(one, dump(tiny, set, layout.ranks, {"--logits"}, layout.nodes));
     }
   }
 }
@@ -202,14 +220,16 @@ TEST_CASE("dump with recompute has the same bits") {
   const TinyRun tiny;
   for (const Set& extra : {Set{}, Set{"modules.eyes.trainable=false"}, Set{"train.precision=bf16"}}) {
     const DumpFile kept = dump(tiny, extra, 0);
-    Set set = extra;
-    set.emplace_back("train.recompute=full");
-    const DumpFile again = dump(tiny, set, 0);
-    CHECK(again.loss == kept.loss);
-    REQUIRE(again.grads.size() == kept.grads.size());
-    for (const auto& [name, g] : kept.grads) {
-      INFO(name);
-      CHECK(again.grads.at(name).values == g.values);
+    for (const char* how : {"train.recompute=full", "train.recompute={eyes: full, llm: selective}"}) {
+      Set set = extra;
+      set.emplace_back(how);
+      const DumpFile again = dump(tiny, set, 0);
+      CHECK(again.loss == kept.loss);
+      REQUIRE(again.grads.size() == kept.grads.size());
+      for (const auto& [name, g] : kept.grads) {
+        INFO(how << ": " << name);
+        CHECK(again.grads.at(name).values == g.values);
+      }
     }
   }
 }

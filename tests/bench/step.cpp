@@ -150,7 +150,8 @@ void measure(Bench& bench, StepCase c, DType dtype, const std::string& step_name
   c.config.train.precision = dtype;
   c.config.llm.spec.name = "llm";
   const Stream stream = cpu_stream();
-  const test::MadeBatch batch = test::make_batch(c.samples, {kPictureRows, kPatchCols}, c.config.llm.spec.vocabulary);
+  const test::MadeBatch batch =
+      test::make_batch(c.samples, c.config.llm.spec.vocabulary, {0, kPictureRows, kPatchCols, kPictureRows, 1});
   c.config.train.tokens_per_microbatch = batch.rows;  // one block
   reset_peak();
   const std::int64_t before = app::resident_bytes();

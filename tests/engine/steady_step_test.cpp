@@ -14,12 +14,12 @@ using namespace mmt::test;
 
 namespace {
 
-constexpr std::int64_t kPictureRows = 16;         // (56 / 14)^2 patches
-constexpr std::int64_t kPatchCols = 3 * 14 * 14;  // colours of a patch
+constexpr MediumShape kPicture = {0, 16, 3 * 14 * 14, 16, 1};  // (56 / 14)^2 patches
 constexpr std::int64_t kVocabulary = 301;
 
 app::Config small_config(DType dtype, std::int64_t rows) {
-  app::Config c = made_config({32, 64, 2, 2, 2}, 56, {64, 96, 2, 4, 2}, kVocabulary);
+  app::Config c = made_config({64, 96, 2, 4, 2}, kVocabulary);
+  REQUIRE(add_eyes(c, {32, 64, 2, 2, 2}, 56).rows == kPicture.rows);
   c.train.precision = dtype;
   c.train.tokens_per_microbatch = rows;
   return c;
@@ -28,7 +28,7 @@ app::Config small_config(DType dtype, std::int64_t rows) {
 /// Half of each text is supervised.
 MadeBatch batch_of(std::vector<MadeSample> samples) {
   for (MadeSample& s : samples) s.supervised = s.text / 2;
-  return make_batch(samples, {kPictureRows, kPatchCols}, kVocabulary);
+  return make_batch(samples, kVocabulary, kPicture);
 }
 
 }  // namespace

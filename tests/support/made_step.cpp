@@ -5,26 +5,32 @@
 
 namespace mmt::test {
 
-MadeBatch make_batch(const std::vector<MadeSample>& samples, PictureShape picture, std::int64_t vocabulary) {
+MadeBatch make_batch(const std::vector<MadeSample>& samples, std::int64_t vocabulary, const MediumShape& picture,
+                     const MediumShape& sound) {
   MadeBatch batch;
   std::mt19937 random(1);
   std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(vocabulary) - 1);
-  std::normal_distribution<float> pixel;
+  std::normal_distribution<float> value;
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const MadeSample& s = samples[i];
     batch.samples.push_back({0, static_cast<std::int64_t>(i), static_cast<std::int64_t>(i)});
     plan::SampleMeta meta;
     meta.id = static_cast<std::int64_t>(i);
-    meta.rows = s.text + (s.picture ? picture.rows : 0);
+    meta.rows = s.text;
     meta.supervised = s.supervised;
     data::LoadedSample loaded;
-    if (s.picture) {
-      meta.items.push_back({0, picture.rows, picture.rows + 1, picture.rows + 1, picture.rows});
-      meta.runs.push_back({0, picture.rows, 0});
-      data::LoadedItem item;
-      item.values.resize(static_cast<std::size_t>(picture.rows * picture.cols));
-      for (float& value : item.values) value = pixel(random);
-      loaded.items.push_back(std::move(item));
+    for (const auto& [has, m] : {std::pair(s.picture, &picture), std::pair(s.sound, &sound)}) {
+      if (!has) continue;
+      const auto item = static_cast<std::int32_t>(meta.items.size());
+      const std::int64_t inner = m->rows + m->leading;
+      meta.rows += m->rows;
+      meta.items.push_back({m->encoder, m->source, inner, inner, m->rows});
+      meta.runs.push_back({item, m->rows, 0});
+      data::LoadedItem media;
+      media.item = item;
+      media.values.resize(static_cast<std::size_t>(m->source * m->cols));
+      for (float& x : media.values) x = value(random);
+      loaded.items.push_back(std::move(media));
     }
     meta.runs.push_back({-1, s.text - 1, s.supervised});  // the last row has no label to predict
     meta.runs.push_back({-1, 1, 0});
@@ -41,20 +47,8 @@ MadeBatch make_batch(const std::vector<MadeSample>& samples, PictureShape pictur
   return batch;
 }
 
-app::Config made_config(const TowerSizes& eyes, std::int64_t image_size, const TowerSizes& llm,
-                        std::int64_t vocabulary) {
+app::Config made_config(const TowerSizes& llm, std::int64_t vocabulary) {
   app::Config c;
-  app::EncoderConfig& e = c.encoders.emplace_back();
-  models::EncoderSpec& v = e.spec;
-  v = models::encoder_preset("clip");
-  v.name = "eyes";
-  v.hidden = eyes.hidden;
-  v.intermediate = eyes.intermediate;
-  v.layers = eyes.layers;
-  v.heads = eyes.heads;
-  v.image_size = static_cast<int>(image_size);
-  v.feature_layer = -1;
-  e.image.height = e.image.width = v.image_size;
   models::LlmSpec& m = c.llm.spec;
   m = models::llm_preset("llama");
   m.name = "llm";
@@ -64,10 +58,41 @@ app::Config made_config(const TowerSizes& eyes, std::int64_t image_size, const T
   m.layers = llm.layers;
   m.heads = llm.heads;
   m.kv_heads = llm.kv_heads;
-  resolve(v, m.hidden);
   resolve(m);
   c.train.max_grad_norm = 1.0;
   return c;
+}
+
+namespace {
+
+app::EncoderConfig& add_encoder(app::Config& c, const char* kind, const char* name, const TowerSizes& sizes) {
+  app::EncoderConfig& e = c.encoders.emplace_back();
+  e.spec = models::encoder_preset(kind);
+  e.spec.name = name;
+  e.spec.hidden = sizes.hidden;
+  e.spec.intermediate = sizes.intermediate;
+  e.spec.layers = sizes.layers;
+  e.spec.heads = sizes.heads;
+  e.spec.feature_layer = -1;
+  return e;
+}
+
+}  // namespace
+
+MediumShape add_eyes(app::Config& c, const TowerSizes& eyes, std::int64_t image_size) {
+  app::EncoderConfig& e = add_encoder(c, "clip", "eyes", eyes);
+  e.spec.image_size = static_cast<int>(image_size);
+  e.image.height = e.image.width = e.spec.image_size;
+  resolve(e.spec, c.llm.spec.hidden);
+  const std::int64_t side = image_size / e.spec.patch;
+  return {static_cast<int>(c.encoders.size()) - 1, side * side, 3 * e.spec.patch * e.spec.patch, side * side, 1};
+}
+
+MediumShape add_ears(app::Config& c, const TowerSizes& ears, int mels, std::int64_t frames) {
+  app::EncoderConfig& e = add_encoder(c, "whisper", "ears", ears);
+  e.spec.mels = e.audio.num_mel_bins = mels;
+  resolve(e.spec, c.llm.spec.hidden);
+  return {static_cast<int>(c.encoders.size()) - 1, frames, mels, (frames + 1) / 2, 0};
 }
 
 app::RowCaps caps_of(const app::PlannedStep& step) {

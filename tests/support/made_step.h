@@ -1,4 +1,4 @@
-// Batches that nothing was read for: whole training steps of an image model or a text model without files.
+// Batches that nothing was read for: whole training steps of models of pictures, sound and text without files.
 #pragma once
 
 #include "apps/mmtrain/step.h"
@@ -12,14 +12,19 @@ struct MadeSample {
   std::int64_t text = 0;  ///< rows
   bool picture = false;   ///< before the text
   std::int64_t supervised = 0;
+  bool sound = false;  ///< behind the picture
 };
 
-struct PictureShape {
-  std::int64_t rows = 0;  ///< that leave the tower; inside it there is one more, the class token
-  std::int64_t cols = 0;  ///< values of a patch
+/// One medium as an encoder sees it.
+struct MediumShape {
+  int encoder = 0;           ///< number among the encoders
+  std::int64_t source = 0;   ///< rows of what the loader brings: patches, mel frames
+  std::int64_t cols = 0;     ///< values of a row of it
+  std::int64_t rows = 0;     ///< that leave the encoder
+  std::int64_t leading = 0;  ///< rows inside it in front of them (a class token)
 };
 
-/// Samples of set 0 with their metadata and content, the same in every run: pixels of a normal distribution, ids and
+/// Samples of set 0 with their metadata and content, the same in every run: media of a normal distribution, ids and
 /// labels below `vocabulary`. The last `supervised` labels of a sample count.
 struct MadeBatch {
   std::vector<app::PlannedSample> samples;
@@ -27,15 +32,18 @@ struct MadeBatch {
   std::vector<data::LoadedSample> loaded;
   std::int64_t rows = 0;  ///< of the LLM
 };
-MadeBatch make_batch(const std::vector<MadeSample>& samples, PictureShape picture, std::int64_t vocabulary);
-
-/// A model of pictures (CLIP, `image_size` pixels of patch 14, with a projector) and text (Llama) without files.
+MadeBatch make_batch(const std::vector<MadeSample>& samples, std::int64_t vocabulary, const MediumShape& picture,
+                     const MediumShape& sound = {});
 struct TowerSizes {
   std::int64_t hidden = 0, intermediate = 0;
   int layers = 0, heads = 0, kv_heads = 0;
 };
-app::Config made_config(const TowerSizes& eyes, std::int64_t image_size, const TowerSizes& llm,
-                        std::int64_t vocabulary);
+/// Text (module `llm`, Llama) without files.
+app::Config made_config(const TowerSizes& llm, std::int64_t vocabulary);
+/// Puts an encoder of pictures (`eyes`: CLIP, `image_size` pixels of patch 14) or of sound (`ears`: Whisper) in front
+/// of it, with a projector, behind the encoders that it has: what its pictures or its clips of `frames` look like.
+MediumShape add_eyes(app::Config& config, const TowerSizes& eyes, std::int64_t image_size);
+MediumShape add_ears(app::Config& config, const TowerSizes& ears, int mels, std::int64_t frames);
 
 /// Caps of the engine that this step just fits into.
 app::RowCaps caps_of(const app::PlannedStep& step);
