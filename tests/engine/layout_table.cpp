@@ -104,6 +104,7 @@ void place(app::Config& c, const Grid& grid) {
   c.parallel.chunks = grid.chunks;
   c.parallel.memory_h2 = grid.memory_h2;
   c.parallel.zero.assign(c.parallel.mesh_of.size(), grid.zero);
+  for (app::EncoderConfig& e : c.encoders) e.projector_place = grid.projectors;
 }
 
 Outcome train(TableModel& model, const Grid& grid) {
@@ -164,6 +165,23 @@ std::vector<Grid> vision_grids() {
       {"tp 2 dp 2 pp 2 zero 1", {mesh(2, 2, 2, 0, two)}, "zero-bubble", 1, true},
       {"own ranks tp 1 and 2", {mesh(1, 1, 1), mesh(2, 1, 1, 1)}},
       {"own ranks tp 2 and 1", {mesh(2, 1, 1), mesh(1, 1, 1, 2)}},
+      {"pp 3 between exit and projector",
+       {mesh(1, 1, 3, 0, "eyes 0-exit | eyes projector, llm 0-1 | llm 2-3")},
+       "zero-bubble"},
+      {"own ranks tp 2 and 1, projector with the LLM",
+       {mesh(2, 1, 1), mesh(1, 1, 2, 2, "llm 0-1 | llm 2-3")},
+       "1f1b",
+       1,
+       false,
+       false,
+       app::ProjectorPlace::llm},
+      {"own ranks dp 2 tp 2 zero 1, projector with the LLM",
+       {mesh(1, 2, 1), mesh(2, 2, 1, 2)},
+       "gpipe",
+       1,
+       true,
+       false,
+       app::ProjectorPlace::llm},
   };
   list.insert(list.end(), more.begin(), more.end());
   return list;
@@ -204,6 +222,13 @@ std::vector<Grid> both_grids() {
       {"own ranks, eyes pp 3, llm pp 2",
        {mesh(1, 1, 3, 0, "eyes 0 | eyes 1-2 | eyes 3"), mesh(1, 1, 1, 3), mesh(1, 1, 2, 4, "llm 0-1 | llm 2-3")}},
       {"own ranks tp 2, 1, 2, list", {mesh(2, 1, 1), mesh(1, 1, 1, 2), mesh(2, 1, 1, 3)}, "list"},
+      {"own ranks, projectors with the LLM",
+       {mesh(1, 1, 1), mesh(1, 1, 1, 1), mesh(1, 1, 2, 2)},
+       "list",
+       1,
+       false,
+       false,
+       app::ProjectorPlace::llm},
       {"own ranks dp 2, zero-bubble",
        {mesh(1, 2, 1), mesh(1, 2, 1, 2), mesh(1, 2, 2, 4, "llm 0-1 | llm 2-3")},
        "zero-bubble"},

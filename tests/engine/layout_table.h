@@ -36,6 +36,7 @@ struct Grid {
   int chunks = 1;
   bool zero = false;
   bool memory_h2 = false;
+  app::ProjectorPlace projectors = app::ProjectorPlace::automatic;
   int ranks() const;
 };
 void place(app::Config& config, const Grid& grid);
