@@ -26,6 +26,7 @@ KernelTable make_reference() {
   t.adamw = cpu::reference_adamw();
   t.reduce = cpu::reference_reduce();
   t.attention = cpu::reference_attention();
+  t.dropout = cpu::reference_dropout();
   return t;
 }
 
@@ -46,6 +47,7 @@ KernelTable make_cpu(Isa level) {
   t.adamw = cpu::cpu_adamw(level);
   t.reduce = cpu::cpu_reduce(level);
   t.conv = cpu::cpu_conv(level);
+  t.dropout = cpu::cpu_dropout(level);
   return t;
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/conv.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/dropout.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/gather.h"
@@ -40,6 +41,7 @@ struct KernelTable {
   AdamwTable adamw;
   AttentionTable attention;
   ReduceTable reduce;
+  DropoutTable dropout;
 };
 
 /// Scalar code with double accumulation for f32, bf16 and f64: the oracle, and what f64 gradient checks run on.

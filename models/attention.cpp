@@ -91,7 +91,7 @@ SelfAttention::SelfAttention(UnitPlanner& planner, const AttentionOptions& optio
   planner.mask(mask_);
 
   const auto gradient = [&](const LinearLayer& layer, const char* name, bool needed) -> SlotId {
-    if (layer.weight_trains()) return planner.tensor(name, layer.out(), Life::stash);
+    if (layer.grad_life() == Life::stash) return planner.tensor(name, layer.out(), Life::stash);
     if (needed) scratch_ += run::arena_bytes(planner.dtype(), RowCount::rows, layer.out());
     return kNone;
   };
@@ -99,6 +99,9 @@ SelfAttention::SelfAttention(UnitPlanner& planner, const AttentionOptions& optio
   d_k_ = gradient(k_, "d k", needs_dk_);
   d_v_ = gradient(v_, "d v", needs_dv_);
   if (backward) scratch_ += run::arena_bytes(planner.dtype(), RowCount::rows, q_.out());
+  // Of one projection at a time.
+  scratch_ += larger(larger(q_.backward_scratch(), k_.backward_scratch()),
+                     larger(v_.backward_scratch(), o_.backward_scratch()));
   if (input_needs_grad) {
     input_sum_ = TpSum(planner, RowCount::rows, options.hidden, {Phase::backward_input});
     scratch_ += input_sum_.scratch();
@@ -135,15 +138,15 @@ Tensor SelfAttention::log_sum_exp(const Saved& saved) const {
 void SelfAttention::forward(Ctx& ctx, Saved& saved, const Tensor& y, const Tensor& x) const {
   const Tensor q = saved[q_out_], k = saved[k_out_], v = saved[v_out_];
   if (has_norms_) {
-    q_.forward(ctx, saved[q_in_], x);
-    k_.forward(ctx, saved[k_in_], x);
+    q_.forward(ctx, saved, saved[q_in_], x);
+    k_.forward(ctx, saved, saved[k_in_], x);
     q_norm_.forward(ctx, saved, q, saved[q_in_]);
     k_norm_.forward(ctx, saved, k, saved[k_in_]);
   } else {
-    q_.forward(ctx, q, x);
-    k_.forward(ctx, k, x);
+    q_.forward(ctx, saved, q, x);
+    k_.forward(ctx, saved, k, x);
   }
-  v_.forward(ctx, v, x);
+  v_.forward(ctx, saved, v, x);
   if (rotary_) {
     MMT_CHECK(ctx.rows->rotary.has_value(), "the block has no rotary tables");
     const run::RotaryRows& table = *ctx.rows->rotary;
@@ -163,7 +166,7 @@ void SelfAttention::forward(Ctx& ctx, Saved& saved, const Tensor& y, const Tenso
     }
     ops::attention_forward(ctx.stream, args, *ctx.scratch);
   }
-  o_.forward(ctx, y, saved[mix_]);
+  o_.forward(ctx, saved, y, saved[mix_]);
 }
 
 void SelfAttention::backward_input(Ctx& ctx, Saved& saved, const Tensor& dx, const Tensor& dy) const {

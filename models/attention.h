@@ -29,8 +29,14 @@ class SelfAttention {
   bool output_needs_grad() const { return o_.output_needs_grad(); }
   Life input_life() const { return longer(longer(q_.input_life(), k_.input_life()), v_.input_life()); }
   Life grad_life() const { return o_.grad_life(); }
-  Linear forward_scratch() const { return o_.forward_scratch(); }
+  Linear forward_scratch() const {
+    return larger(larger(q_.forward_scratch(), k_.forward_scratch()),
+                  larger(v_.forward_scratch(), o_.forward_scratch()));
+  }
   Linear backward_scratch() const { return scratch_; }
+  Linear weight_scratch() const {
+    return larger(larger(q_.weight_scratch(), k_.weight_scratch()), larger(v_.weight_scratch(), o_.weight_scratch()));
+  }
 
   void forward(Ctx& ctx, Saved& saved, const Tensor& y, const Tensor& x) const;
   void backward_input(Ctx& ctx, Saved& saved, const Tensor& dx, const Tensor& dy) const;

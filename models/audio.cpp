@@ -93,12 +93,12 @@ void AudioStem::convolve(Ctx& ctx, Saved& saved) const {
   if (frames_ != kNone) ops::copy(ctx.stream, saved[frames_], ctx.rows->source);
   {
     const ArenaScope scope(*ctx.scratch);
-    conv1_.forward(ctx, saved[pre1_], columns(ctx, frames(ctx, saved), 1));
+    conv1_.forward(ctx, saved, saved[pre1_], columns(ctx, frames(ctx, saved), 1));
   }
   ops::activation_forward(ctx.stream, saved[act1_], saved[pre1_], kGelu);
   {
     const ArenaScope scope(*ctx.scratch);
-    conv2_.forward(ctx, saved[pre2_].row_range(0, used), columns(ctx, saved[act1_], 2));
+    conv2_.forward(ctx, saved, saved[pre2_].row_range(0, used), columns(ctx, saved[act1_], 2));
   }
   zero_tail(ctx, saved[pre2_]);
 }

@@ -46,6 +46,8 @@ TransformerBlock::TransformerBlock(const UnitPlanner::Setting& setting, BlockOpt
     planner.scratch(phase, attention_.forward_scratch());
     planner.scratch(phase, mlp_.forward_scratch());
   }
+  planner.scratch(Phase::backward_weight, attention_.weight_scratch());
+  planner.scratch(Phase::backward_weight, mlp_.weight_scratch());
   plan_ = planner.take();
 }
 

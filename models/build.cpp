@@ -206,6 +206,7 @@ ParamCount count_parameters(const run::Stage& stage) {
     for (const std::int64_t d : p.shape) n *= d;
     count.total += n;
     if (p.trainable) count.trainable += n;
+    if (p.name.find(".lora_A.") != std::string::npos) ++count.adapters;
   }
   return count;
 }

@@ -33,6 +33,7 @@ std::vector<ParamSpec> parameters_of(const run::Stage& stage);
 struct ParamCount {
   std::int64_t total = 0;
   std::int64_t trainable = 0;
+  std::int64_t adapters = 0;  ///< linear layers that have one
 };
 ParamCount count_parameters(const run::Stage& stage);  ///< of the whole tensors, each once
 plan::LayerCost cost_of(const run::Stage& stage);

@@ -20,6 +20,15 @@ Linear product_flops(RowCount count, std::int64_t in, std::int64_t out) {
   return {};
 }
 
+Linear larger(const Linear& a, const Linear& b) {
+  return {.constant = std::max(a.constant, b.constant),
+          .per_row = std::max(a.per_row, b.per_row),
+          .per_supervised = std::max(a.per_supervised, b.per_supervised),
+          .per_source = std::max(a.per_source, b.per_source),
+          .per_out = std::max(a.per_out, b.per_out),
+          .per_tile = std::max(a.per_tile, b.per_tile)};
+}
+
 SlotId plan_row_gradient(UnitPlanner& planner, const std::string& name, std::int64_t cols) {
   return planner.tensor("grad of " + name, master_of(planner.dtype()), cols, Life::stash, RowCount::one);
 }

@@ -30,7 +30,15 @@ using run::UnitPlanner;
 
 inline constexpr int kNone = -1;  ///< no parameter, no slot
 
+/// How a linear layer is cut over the tensor-parallel axis.
+enum class Split : std::uint8_t {
+  whole,    ///< every tp rank holds all of it and computes the same
+  columns,  ///< a rank holds a range of the outputs; the input gradient is a partial sum, which the caller adds up
+  rows,     ///< a rank holds a range of the inputs; the product is summed over tp here
+};
+
 inline Linear operator+(Linear a, const Linear& b) { return a += b; }
+Linear larger(const Linear& a, const Linear& b);  ///< the maximum of each coefficient
 /// 2 * in * out for each row of `count`: FLOPs of a product.
 Linear product_flops(RowCount count, std::int64_t in, std::int64_t out);
 

@@ -46,6 +46,10 @@ LinearLayer::LinearLayer(UnitPlanner& planner, const LinearOptions& options, boo
       break;
   }
 
+  std::optional<run::AdapterSpec> adapter;
+  if (weight.shape.size() == 2 && planner.setting().adapter)
+    adapter = planner.setting().adapter(planner.setting().module + "/" + options.name);
+  const ParamSpec placed = weight;
   weight.forward_product = true;
   weight.input_product = input_needs_grad;
   weight_ = planner.param(std::move(weight));
@@ -58,24 +62,44 @@ LinearLayer::LinearLayer(UnitPlanner& planner, const LinearOptions& options, boo
   planner.cost({.forward = flops,
                 .backward_input = input_needs_grad ? flops : Linear{},
                 .backward_weight = weight_trains_ ? flops : Linear{}});
+  if (adapter) {
+    adapter_ = Adapter(planner, *adapter,
+                       {.name = options.name,
+                        .weight = placed,
+                        .split = split,
+                        .count = options.count,
+                        .input_needs_grad = input_needs_grad});
+  }
 }
 
 Tensor LinearLayer::weight(Ctx& ctx) const { return ctx.weight(weight_).reshape({out_, in_}); }
 
-void LinearLayer::forward(Ctx& ctx, const Tensor& y, const Tensor& x) const {
+void LinearLayer::forward(Ctx& ctx, Saved& saved, const Tensor& y, const Tensor& x) const {
   const ArenaScope scope(*ctx.scratch);
   const Tensor partial = sum_.begin(ctx, y);
   // One rank adds the bias, before the sum, so that the result is rounded once.
   const bool with_bias = bias_ != kNone && (!sum_.active() || first_rank_);
   ops::linear_forward(ctx.stream, partial, x, weight(ctx), with_bias ? ctx.weight(bias_) : Tensor{},
                       ctx.packed(weight_, Transpose::yes));
+  if (adapter_.present()) adapter_.forward(ctx, saved, partial, x);
   sum_.end(ctx, partial, y);
 }
 
-void LinearLayer::forward(Ctx& ctx, const Tensor& y, const Tensor& pre, const Tensor& x, Activation activation) const {
+void LinearLayer::forward(Ctx& ctx, Saved& saved, const Tensor& y, const Tensor& pre, const Tensor& x,
+                          Activation activation) const {
   MMT_CHECK(!sum_.active(), "an activation of a partial sum");
+  if (adapter_.present()) {
+    const Tensor sum = pre.defined() ? pre : y;
+    forward(ctx, saved, sum, x);
+    ops::activation_forward(ctx.stream, y, sum, activation);
+    return;
+  }
   ops::linear_activation_forward(ctx.stream, y, pre, x, weight(ctx), bias_ != kNone ? ctx.weight(bias_) : Tensor{},
                                  activation, ctx.packed(weight_, Transpose::yes));
+}
+
+void LinearLayer::recompute(Ctx& ctx, Saved& saved, const Tensor& x) const {
+  if (adapter_.present()) adapter_.recompute(ctx, saved, x);
 }
 
 void LinearLayer::backward_input(Ctx& ctx, Saved& saved, const Tensor& dx, const Tensor& dy,
@@ -86,10 +110,12 @@ void LinearLayer::backward_input(Ctx& ctx, Saved& saved, const Tensor& dx, const
     MMT_CHECK(input_needs_grad_, "an input gradient that was not planned");
     ops::linear_backward_input(ctx.stream, dx, dy, weight(ctx), accumulate, ctx.packed(weight_, Transpose::no));
   }
+  if (adapter_.present()) adapter_.backward_input(ctx, saved, dx, dy);
 }
 
 void LinearLayer::backward_weight(Ctx& ctx, Saved& saved, const Tensor& dy, const Tensor& x) const {
   if (bias_grad_ != kNone) move_row_gradient(ctx, bias_, saved[bias_grad_]);
+  if (adapter_.present()) adapter_.backward_weight(ctx, saved, dy, x);
   if (!weight_trains_) return;
   const run::GradTarget target = ctx.grad(weight_);
   ops::linear_backward_weight(ctx.stream, target.view.reshape({out_, in_}), dy, x, target.mode);

@@ -39,14 +39,15 @@ Mlp::Mlp(UnitPlanner& planner, const MlpOptions& options, bool input_needs_grad)
   if (cheap_) planner.cheap(middle_);
 
   const Linear buffer = run::arena_bytes(planner.dtype(), RowCount::rows, inner);
-  if (gated_ && gate_.weight_trains())
+  if (gated_ && gate_.grad_life() == Life::stash)
     d_gate_ = planner.tensor("d mlp gate", inner, Life::stash);
   else if (gate_needs_grad_)
     scratch_ += buffer;
-  if (up_.weight_trains())
+  if (up_.grad_life() == Life::stash)
     d_up_ = planner.tensor("d mlp up", inner, Life::stash);
   else
     scratch_ += buffer;
+  scratch_ += larger(larger(gate_.backward_scratch(), up_.backward_scratch()), down_.backward_scratch());
   if (input_needs_grad) {
     input_sum_ = TpSum(planner, RowCount::rows, options.hidden, {Phase::backward_input});
     scratch_ += input_sum_.scratch();
@@ -55,14 +56,17 @@ Mlp::Mlp(UnitPlanner& planner, const MlpOptions& options, bool input_needs_grad)
 
 void Mlp::forward(Ctx& ctx, Saved& saved, const Tensor& y, const Tensor& x) const {
   if (gated_) {
-    gate_.forward(ctx, saved[gate_out_], x);
-    up_.forward(ctx, saved[up_out_], x);
+    gate_.forward(ctx, saved, saved[gate_out_], x);
+    up_.forward(ctx, saved, saved[up_out_], x);
     ops::swiglu_forward(ctx.stream, saved[middle_], saved[gate_out_], saved[up_out_]);
   } else {
     const Tensor pre = up_out_ == kNone ? Tensor{} : saved[up_out_];
-    up_.forward(ctx, saved[middle_], pre, x, activation_);
+    up_.forward(ctx, saved, saved[middle_], pre, x, activation_);
   }
-  if (y.defined()) down_.forward(ctx, y, saved[middle_]);
+  if (y.defined())
+    down_.forward(ctx, saved, y, saved[middle_]);
+  else
+    down_.recompute(ctx, saved, saved[middle_]);
 }
 
 void Mlp::recompute_cheap(Ctx& ctx, Saved& saved) const {

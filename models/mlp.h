@@ -23,8 +23,13 @@ class Mlp {
   bool output_needs_grad() const { return down_.output_needs_grad(); }
   Life input_life() const { return longer(up_.input_life(), gated_ ? gate_.input_life() : Life::scratch); }
   Life grad_life() const { return down_.grad_life(); }
-  Linear forward_scratch() const { return down_.forward_scratch(); }
+  Linear forward_scratch() const {
+    return larger(larger(gate_.forward_scratch(), up_.forward_scratch()), down_.forward_scratch());
+  }
   Linear backward_scratch() const { return scratch_; }
+  Linear weight_scratch() const {
+    return larger(larger(gate_.weight_scratch(), up_.weight_scratch()), down_.weight_scratch());
+  }
 
   /// y may be absent (recompute): then only the saved tensors are filled.
   void forward(Ctx& ctx, Saved& saved, const Tensor& y, const Tensor& x) const;

@@ -18,29 +18,37 @@ Projector::Projector(const UnitPlanner::Setting& setting, const ProjectorOptions
     planner.input_port(x).keep = first_.input_life();
     if (middle_needs_grad_) pre_ = planner.tensor("linear_1", o.inner, Life::kept, RowCount::out);
     middle_ = planner.tensor("middle", o.inner, last_.input_life(), RowCount::out);
-    if (first_.weight_trains())
+    Linear scratch = larger(first_.backward_scratch(), last_.backward_scratch());
+    if (first_.grad_life() == Life::stash)
       d_pre_ = planner.tensor("d linear_1", o.inner, Life::stash, RowCount::out);
     else if (middle_needs_grad_)
-      planner.scratch(Phase::backward_input, run::arena_bytes(setting.dtype, RowCount::out, o.inner));
+      scratch += run::arena_bytes(setting.dtype, RowCount::out, o.inner);
+    planner.scratch(Phase::backward_input, scratch);
   } else {
     last_ = layer("linear", o.in, o.out, input_needs_grad);
     planner.input_port(x).keep = last_.input_life();
+    planner.scratch(Phase::backward_input, last_.backward_scratch());
+  }
+  for (const LinearLayer* one : {&first_, &last_}) {
+    for (const Phase phase : {Phase::forward, Phase::recompute}) planner.scratch(phase, one->forward_scratch());
+    planner.scratch(Phase::backward_weight, one->weight_scratch());
   }
   planner.output({.cols = o.out, .dtype = setting.dtype, .count = RowCount::out, .keep_grad = last_.grad_life()});
   plan_ = planner.take();
 }
 
 void Projector::hide(Ctx& ctx, const Tensor& x, Saved& saved) const {
-  first_.forward(ctx, saved[middle_], pre_ == kNone ? Tensor{} : saved[pre_], x, activation_);
+  first_.forward(ctx, saved, saved[middle_], pre_ == kNone ? Tensor{} : saved[pre_], x, activation_);
 }
 
 void Projector::forward(Ctx& ctx, std::span<const Tensor> in, const Tensor& out, Saved& saved) const {
   if (two_) hide(ctx, in[0], saved);
-  last_.forward(ctx, out, two_ ? saved[middle_] : in[0]);
+  last_.forward(ctx, saved, out, two_ ? saved[middle_] : in[0]);
 }
 
 void Projector::recompute(Ctx& ctx, Saved& saved) const {
   if (two_) hide(ctx, saved.in[0], saved);
+  last_.recompute(ctx, saved, two_ ? saved[middle_] : saved.in[0]);
 }
 
 void Projector::backward_input(Ctx& ctx, const Tensor& d_out, std::span<const Tensor> d_in, Saved& saved) const {

@@ -64,7 +64,7 @@ Tensor PatchEmbedding::pixels(Ctx& ctx, const Saved& saved) const {
 void PatchEmbedding::embed(Ctx& ctx, const Tensor& x, Saved& saved) const {
   const run::Rows& rows = *ctx.rows;
   if (pixels_ != kNone) ops::copy(ctx.stream, saved[pixels_], rows.source);
-  patch_.forward(ctx, saved[patches_], pixels(ctx, saved));
+  patch_.forward(ctx, saved, saved[patches_], pixels(ctx, saved));
   const std::int64_t before = class_token_ ? 1 : 0;
   for (const plan::ItemPlan& item : rows.plan->items) {
     MMT_CHECK(item.rows.count == item.source.count + before, "{}: an item of {} patches has {} rows", plan_.name,

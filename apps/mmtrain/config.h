@@ -25,6 +25,16 @@ struct TrainableRule {
   bool all = true;                                    ///< what no pattern decides
   std::optional<std::vector<std::string>> trainable;  ///< only these
   std::vector<std::string> frozen;                    ///< all but these
+  bool adapters_only = false;                         ///< what no pattern decides trains only in an adapter
+};
+
+/// Low-rank adapters beside linear layers: y = W x + alpha / rank B A dropout(x).
+struct LoraConfig {
+  std::vector<std::string> on;  ///< PCRE2, searched in "<module>/<layer>" ("llm/model.layers.0.self_attn.q_proj")
+  std::int64_t rank = 0;
+  double alpha = 0.0;
+  double dropout = 0.0;
+  bool rslora = false;  ///< alpha / sqrt(rank) instead (Kalajdzievski 2023)
 };
 
 struct ModuleInit {
@@ -40,6 +50,7 @@ struct EncoderConfig {
   TrainableRule trainable;
   TrainableRule projector_trainable;
   ProjectorPlace projector_place = ProjectorPlace::automatic;
+  std::optional<LoraConfig> lora, projector_lora;
   data::ImageProcessing image;  ///< of an image encoder
   data::AudioProcessing audio;  ///< of an audio encoder
 };
@@ -53,6 +64,7 @@ struct LlmConfig {
   models::LlmSpec spec;
   ModuleInit init;
   TrainableRule trainable;
+  std::optional<LoraConfig> lora;
   bool bidirectional_media = false;  ///< rows of one picture or clip see each other both ways
 };
 

@@ -29,6 +29,32 @@ void read_init(Reader& r, ModuleInit& init) {
   });
 }
 
+/// Keys that other programs use, with ours.
+constexpr std::pair<const char*, const char*> kLoraKeys[] = {
+    {"r", "rank"},   {"lora_alpha", "alpha"},  {"lora_dropout", "dropout"}, {"target_modules", "on"},
+    {"match", "on"}, {"use_rslora", "rslora"},
+};
+
+void read_lora(Reader& r, LoraConfig& lora) {
+  const bool has_rank = r.required("rank", lora.rank, config::between(1, 65536));
+  lora.alpha = has_rank ? static_cast<double>(lora.rank) : 1.0;
+  r.optional("alpha", lora.alpha, config::above(0));
+  r.optional("dropout", lora.dropout, {.min = 0.0, .max = 1.0, .below_max = true});
+  r.optional("rslora", lora.rslora);
+  if (!r.has("on")) r.missing("on");
+  r.value("on", [&](Value& v) {
+    if (v.kind() == Kind::scalar) return v.read(lora.on.emplace_back());
+    return bind_value(v, lora.on, {});
+  });
+  if (r.has("on") && lora.on.empty()) r.problem("on", "names no layer");
+  r.rest([](const std::string& name, Value& v) {
+    const auto* const known =
+        std::ranges::find(kLoraKeys, name, [](const auto& pair) { return std::string(pair.first); });
+    v.problem(known != std::end(kLoraKeys) ? fmt::format("unknown key: it is called {} here", known->second)
+                                           : "unknown key (the keys here are on, rank, alpha, dropout, rslora)");
+  });
+}
+
 void read_projector(Reader& r, EncoderConfig& e) {
   r.section("projector", [&](Reader& p) {
     models::ProjectorSpec& spec = e.spec.projector;
@@ -43,7 +69,7 @@ void read_projector(Reader& r, EncoderConfig& e) {
     p.optional("place", as_choice(e.projector_place, {{"auto", ProjectorPlace::automatic},
                                                       {"encoder", ProjectorPlace::encoder},
                                                       {"llm", ProjectorPlace::llm}}));
-    read_trainable(p, e.projector_trainable);
+    read_training(p, e.projector_trainable, e.projector_lora);
   });
 }
 
@@ -114,9 +140,8 @@ void read_encoder(Reader& r, const std::string& name, EncoderConfig& e) {
     read_audio_encoder(r, e);
   }
   read_init(r, e.init);
-  read_trainable(r, e.trainable);
+  read_training(r, e.trainable, e.lora);
   read_projector(r, e);
-  r.unsupported("lora", "adapters");
 }
 
 void read_llm(Reader& r, const std::string& name, LlmConfig& llm) {
@@ -160,20 +185,26 @@ void read_llm(Reader& r, const std::string& name, LlmConfig& llm) {
   r.optional("window_from_layer", s.window_from_layer, at_least(0));
   r.optional("media_attention", as_choice(llm.bidirectional_media, {{"causal", false}, {"bidirectional", true}}));
   read_init(r, llm.init);
-  read_trainable(r, llm.trainable);
-  r.unsupported("lora", "adapters");
+  read_training(r, llm.trainable, llm.lora);
   r.unsupported("router", "mixtures of experts");
 }
 
 }  // namespace
 
-void read_trainable(Reader& r, TrainableRule& rule) {
+void read_training(Reader& r, TrainableRule& rule, std::optional<LoraConfig>& lora) {
   r.value("trainable", [&](Value& v) {
     if (v.kind() == Kind::scalar) return v.read(rule.all);
     rule.trainable.emplace();
     return bind_value(v, *rule.trainable, {});
   });
   r.optional("frozen", rule.frozen);
+  if (!r.map("lora", [&](Reader& m) { read_lora(m, lora.emplace()); })) return;
+  rule.adapters_only = !r.has("trainable");
+  if (!rule.all) {
+    r.problem("trainable",
+              "false freezes the adapters of `lora`, too: without this key they alone train (frozen: [\".\"] freezes "
+              "all)");
+  }
 }
 
 void read_modules(Reader& r, Config& c) {

@@ -10,6 +10,7 @@ void check_modules(config::Document& document, Config& c);
 void read_parallel(config::Reader& r, Config& c, int ranks);
 /// After the modules are known.
 void check_parallel(config::Document& document, Config& c, int ranks);
-void read_trainable(config::Reader& r, TrainableRule& rule);
+/// `trainable`, `frozen` and `lora` of a module or projector.
+void read_training(config::Reader& r, TrainableRule& rule, std::optional<LoraConfig>& lora);
 
 }  // namespace mmt::app

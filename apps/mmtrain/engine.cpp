@@ -57,7 +57,8 @@ Engine::Engine(const Config& config, comm::Communicator& world, Model& model, co
   std::vector<std::vector<plan::BlockSize>> one(model.num_modules(), std::vector<plan::BlockSize>(1));
   plan::StageGraph graph = plan::lane_graph(model.layout, model.lane, model.traits, one, true);
   lane_programs(config, model, graph, true);  // its credits
-  executor_ = std::make_unique<run::Executor>(world, graph, std::move(setups), stream);
+  executor_ = std::make_unique<run::Executor>(world, graph, std::move(setups), stream,
+                                              run::ExecutorOptions{.seed = config.run.seed});
 }
 
 std::vector<plan::LiveBlocks> Engine::most_alive(const RowCaps& caps) const {
@@ -216,6 +217,7 @@ void Engine::execute(const PlannedStep& step, double loss_scale, bool train, con
   run::StepData data;
   data.graph = &step.graph;
   data.loss_scale = loss_scale;
+  data.number = step.number;
   data.rows.resize(model_.stages.size());
   for (const int s : model_.own) {
     const std::size_t blocks = step.rows[model_.module_of(s)].size();

@@ -1,91 +1,13 @@
 #include "apps/mmtrain/model.h"
 
 #include "apps/mmtrain/layout.h"
-#include "core/data/regex.h"
+#include "apps/mmtrain/parameter_rules.h"
 #include "kernels/elementwise.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 namespace mmt::app {
-namespace {
-
-struct Pattern {
-  std::string text, key;
-  data::Regex regex;
-  mutable bool used = false;
-};
-
-std::vector<Pattern> compile(const std::vector<std::string>& patterns, const std::string& key) {
-  std::vector<Pattern> list;
-  for (const std::string& p : patterns)
-    list.push_back({p, key, data::Regex(p, fmt::format("{}: pattern \"{}\"", key, p))});
-  return list;
-}
-
-bool any_match(const std::vector<Pattern>& patterns, const std::string& name) {
-  bool found = false;
-  for (const Pattern& p : patterns) {
-    if (!p.regex.next(name, 0).found) continue;
-    p.used = true;
-    found = true;
-  }
-  return found;
-}
-
-}  // namespace
-
-struct TrainableRules::Rules {
-  struct Module {
-    bool all = true;
-    bool listed = false;  // `trainable` is a list of patterns
-    std::vector<Pattern> trainable, frozen;
-  };
-  std::map<std::string, Module> modules;
-
-  void add(const std::string& module, const TrainableRule& rule, const std::string& key) {
-    Module& m = modules[module];
-    m.all = rule.all;
-    m.listed = rule.trainable.has_value();
-    if (m.listed) m.trainable = compile(*rule.trainable, key + ".trainable");
-    m.frozen = compile(rule.frozen, key + ".frozen");
-  }
-};
-
-TrainableRules::TrainableRules(const Config& c) : rules_(std::make_unique<Rules>()) {
-  for (const EncoderConfig& e : c.encoders) {
-    const std::string key = "modules." + e.spec.name;
-    rules_->add(e.spec.name, e.trainable, key);
-    rules_->add(e.spec.name + ".projector", e.projector_trainable, key + ".projector");
-  }
-  rules_->add(c.llm.spec.name, c.llm.trainable, "modules." + c.llm.spec.name);
-}
-TrainableRules::~TrainableRules() = default;
-
-bool TrainableRules::trains(const std::string& name) const {
-  const auto found = rules_->modules.find(name.substr(0, name.find('/')));
-  MMT_CHECK(found != rules_->modules.end(), "no rule for {}", name);
-  const Rules::Module& m = found->second;
-  const bool frozen = any_match(m.frozen, name);
-  const bool chosen = any_match(m.trainable, name);
-  if (chosen) return true;
-  return !m.listed && m.all && !frozen;
-}
-
-void TrainableRules::finish() const {
-  std::string text;
-  for (const auto& [name, module] : rules_->modules) {
-    for (const auto* list : {&module.trainable, &module.frozen}) {
-      for (const Pattern& p : *list) {
-        if (!p.used)
-          text += fmt::format("{}{}: \"{}\" matches no parameter of {}", text.empty() ? "" : "\n", p.key, p.text, name);
-      }
-    }
-  }
-  if (!text.empty()) throw ConfigError(text);
-}
-
 bool Model::runs_module(std::size_t module) const {
   return std::ranges::any_of(own, [&](int s) { return module_of(s) == module; });
 }
@@ -120,6 +42,7 @@ Model build_model(const Config& c) { return build_model(c, one_rank_layout(c), 0
 
 Model build_model(const Config& c, plan::Layout layout, int rank) {
   const TrainableRules rules(c);
+  const AdapterRules adapters(c);
   Model m;
   m.layout = std::move(layout);
   m.rank = rank;
@@ -134,6 +57,7 @@ Model build_model(const Config& c, plan::Layout layout, int rank) {
     models::UnitPlanner::Setting setting;
     setting.dtype = c.train.precision;
     setting.trainable = [&](const std::string& name) { return rules.trains(name); };
+    setting.adapter = [&](const std::string& linear) { return adapters.find(linear); };
     setting.degrees[plan::Axis::tp] = mesh.degree(plan::Axis::tp);
     if (mesh.contains(rank)) setting.coord[plan::Axis::tp] = mesh.coord_of(rank)[plan::Axis::tp];
     const models::UnitRange range{units.first, units.last};
@@ -158,6 +82,7 @@ Model build_model(const Config& c, plan::Layout layout, int rank) {
   }
   for (const EncoderConfig& e : c.encoders) m.encoder_rows.push_back(encoder_rows_of(e));
   m.llm_windows = m.llm().windows;
+  adapters.finish();  // first: rules may name the parameters of adapters
   rules.finish();
   return m;
 }
@@ -228,6 +153,15 @@ void initialize_model(Model& model, std::uint64_t seed, const Stream& stream) {
   }
 }
 
+namespace {
+
+std::string amount(std::int64_t count) {
+  const auto n = static_cast<double>(count);
+  return count < 100000 ? fmt::format("{:.1f} k", 1e-3 * n) : fmt::format("{:.2f} M", 1e-6 * n);
+}
+
+}  // namespace
+
 std::string describe(const Model& model) {
   std::string text;
   for (std::size_t m = 0; m < model.num_modules(); ++m) {
@@ -237,10 +171,11 @@ std::string describe(const Model& model) {
       const models::ParamCount part = models::count_parameters(model.stages[s]);
       count.total += part.total;
       count.trainable += part.trainable;
+      count.adapters += part.adapters;
     }
-    text += fmt::format("{}{}: {:.2f} M parameters, {:.2f} M trainable", text.empty() ? "" : "; ",
-                        model.layout.modules()[m].name, 1e-6 * static_cast<double>(count.total),
-                        1e-6 * static_cast<double>(count.trainable));
+    text += fmt::format("{}{}: {} parameters, {} trainable", text.empty() ? "" : "; ", model.layout.modules()[m].name,
+                        amount(count.total), amount(count.trainable));
+    if (count.adapters > 0) text += fmt::format(" ({} adapters)", count.adapters);
   }
   return text;
 }

@@ -61,20 +61,6 @@ struct Model {
   std::vector<run::PlacedParam> params(bool trainable_only) const;
 };
 
-/// Whether a parameter trains, from the rules of all modules. Throws ConfigError for a pattern that is wrong or that
-/// matches nothing (call `finish` once all parameters were asked for).
-class TrainableRules {
- public:
-  explicit TrainableRules(const Config& config);
-  ~TrainableRules();
-  bool trains(const std::string& name) const;  ///< "<module>/<parameter>"
-  void finish() const;
-
- private:
-  struct Rules;
-  std::unique_ptr<Rules> rules_;
-};
-
 /// The stages alone, cut as the layout says. Throws ConfigError (patterns, degrees that do not divide a module).
 Model build_model(const Config& config, plan::Layout layout, int rank);
 /// All of it on one rank.

@@ -1,8 +1,10 @@
 #include "apps/mmtrain/state.h"
 
+#include "apps/mmtrain/parameter_rules.h"
 #include "core/log.h"
 
 #include <algorithm>
+#include <set>
 
 namespace mmt::app {
 namespace {
@@ -49,21 +51,68 @@ void load_training(Job& job, const run::CheckpointReader& reader, Model& model, 
   load_parts(job, reader, model, parts, stream);
 }
 
+namespace {
+
+/// Adapters of the checkpoint that the model has none for: its weights without them are another model's.
+void refuse_lost_adapters(Job& job, const run::CheckpointReader& reader, const Model& model,
+                          const std::vector<std::string>& chosen) {
+  in_agreement(job.world(), [&] {
+    std::set<std::string> own;
+    for (const run::Stage& stage : model.stages) {
+      for (const run::ParamSpec& p : models::parameters_of(stage)) own.insert("model/" + canonical_name(p));
+    }
+    std::string lost;
+    for (const run::CheckpointReader::Item& item : reader.tensors()) {
+      if (!item.name.starts_with("model/") || !is_adapter(item.name) || own.contains(item.name)) continue;
+      if (std::ranges::find(chosen, owner_of(item.name)) != chosen.end()) lost += fmt::format("\n  {}", item.name);
+    }
+    if (!lost.empty())
+      throw ConfigError(
+          fmt::format("{} was trained with adapters that this configuration lacks; give the module the "
+                      "same `lora`:{}",
+                      reader.path(), lost));
+  });
+}
+
+}  // namespace
+
 void load_weights(Job& job, const run::CheckpointReader& reader, Model& model, const std::vector<std::string>& chosen,
-                  const Stream& stream) {
+                  const Stream& stream, bool fresh_adapters) {
+  refuse_lost_adapters(job, reader, model, chosen);
   std::vector<run::TensorPart> parts;
   for (const run::SavedPart& p : run::saved_parts(model.placed(), model.uses, nullptr)) {
-    if (std::ranges::find(chosen, owner_of(p.name)) != chosen.end()) parts.push_back(p);
+    if (std::ranges::find(chosen, owner_of(p.name)) == chosen.end()) continue;
+    if (fresh_adapters && is_adapter(p.name) && !reader.contains(p.name)) continue;
+    parts.push_back(p);
   }
   load_parts(job, reader, model, parts, stream);
 }
+
+namespace {
+
+/// "; its 4 adapters start anew", where the checkpoint has none of them.
+std::string describe_fresh_adapters(const run::CheckpointReader& reader, const Model& model,
+                                    const std::string& module) {
+  std::set<std::string> fresh;
+  for (const run::Stage& stage : model.stages) {
+    for (const run::ParamSpec& p : models::parameters_of(stage)) {
+      const std::string name = "model/" + canonical_name(p);
+      if (name.find(".lora_A.") != std::string::npos && owner_of(name) == module && !reader.contains(name))
+        fresh.insert(name);
+    }
+  }
+  return fresh.empty() ? "" : fmt::format("; {} adapters start anew", fresh.size());
+}
+
+}  // namespace
 
 void load_initial(Job& job, const Config& config, Model& model, const Stream& stream) {
   const auto load = [&](const std::string& module, const ModuleInit& init) {
     if (init.checkpoint.empty()) return;
     const auto reader = open_checkpoint(job, init.checkpoint);
-    load_weights(job, *reader, model, {module}, stream);
-    log::info("{}: weights of step {} from {}", module, reader->state().step, init.checkpoint);
+    load_weights(job, *reader, model, {module}, stream, true);
+    log::info("{}: weights of step {} from {}{}", module, reader->state().step, init.checkpoint,
+              describe_fresh_adapters(*reader, model, module));
   };
   for (const EncoderConfig& e : config.encoders) load(e.spec.name, e.init);
   load(config.llm.spec.name, config.llm.init);

@@ -16,9 +16,10 @@ void load_training(Job& job, const run::CheckpointReader& reader, Model& model, 
                    const Stream& stream);
 
 /// Weights alone of the modules that `chosen` names (and their projectors). Throws Agreed for a tensor that is missing
-/// or has another shape.
+/// or has another shape, and for adapters in the checkpoint that the model lacks. `fresh_adapters`: those that the
+/// checkpoint lacks keep their fresh values.
 void load_weights(Job& job, const run::CheckpointReader& reader, Model& model, const std::vector<std::string>& chosen,
-                  const Stream& stream);
+                  const Stream& stream, bool fresh_adapters = false);
 
 /// `init: {checkpoint: ...}` of every module that has one.
 void load_initial(Job& job, const Config& config, Model& model, const Stream& stream);

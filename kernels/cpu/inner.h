@@ -30,6 +30,14 @@ struct AdamwScalars {
   bool zero_grad;
 };
 
+/// One row of a dropout (kernels/dropout.h): `element` is the address of its first column.
+struct DropoutRow {
+  std::uint64_t key, sample, element;
+  std::uint32_t step, threshold;
+  float factor;
+  bool all, add;  ///< the whole row is dropped; the result is added
+};
+
 struct RowStats {
   float maximum, sum;
 };
@@ -84,6 +92,9 @@ template <class T> struct Inner {
   void (*interleave_taps)(T* y, const T* tap0, const T* tap1, const T* tap2, std::int64_t channels);
   /// y[c] = [y[c] +] tap0[3 c] + tap1[3 c + 1] + tap2[3 c + 2].
   void (*sum_taps)(T* y, const T* tap0, const T* tap1, const T* tap2, bool add, std::int64_t channels);
+
+  // ---- dropout of a row
+  void (*dropout)(T* y, const T* x, const DropoutRow& row, std::int64_t cols);
 
   // ---- optimizer: `compute` of this type, or null
   void (*adamw)(float* master, float* m, float* v, float* grad, T* compute, const AdamwScalars&, std::int64_t n);

@@ -5,6 +5,7 @@
 #include "kernels/cpu/inner_adamw.h"
 #include "kernels/cpu/inner_conv.h"
 #include "kernels/cpu/inner_cross_entropy.h"
+#include "kernels/cpu/inner_dropout.h"
 #include "kernels/cpu/inner_elementwise.h"
 #include "kernels/cpu/inner_norm.h"
 #include "kernels/cpu/inner_reduce.h"
@@ -37,6 +38,7 @@ template <class T> inline constexpr Inner<T> kInner = {
     .argmax = argmax<T>,
     .interleave_taps = interleave_taps<T>,
     .sum_taps = sum_taps<T>,
+    .dropout = dropout<T>,
     .adamw = adamw<T>,
     .sum = sum<T>,
     .sum_of_squares = sum_of_squares<T>,

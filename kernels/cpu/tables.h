@@ -17,6 +17,7 @@ ConvTable reference_conv();
 CrossEntropyTable reference_cross_entropy();
 AdamwTable reference_adamw();
 ReduceTable reference_reduce();
+DropoutTable reference_dropout();
 AttentionTable reference_attention();
 /// f32 at the set's level; bf16 by products of its own where the set has them, else widened.
 AttentionTable fast_attention(const CpuIsa& isa);
@@ -34,5 +35,6 @@ CrossEntropyTable cpu_cross_entropy(Isa level);
 AdamwTable cpu_adamw(Isa level);
 ReduceTable cpu_reduce(Isa level);
 ConvTable cpu_conv(Isa level);
+DropoutTable cpu_dropout(Isa level);
 
 }  // namespace mmt::cpu

@@ -35,6 +35,7 @@ struct StepData {
   const plan::StageGraph* graph = nullptr;
   std::vector<std::vector<Rows>> rows;  ///< by stage id and block; empty for stages of other ranks
   double loss_scale = 0.0;              ///< 1 / W; 0 when W is 0
+  std::int64_t number = 0;              ///< of the training step: draws are addressed by it
 };
 
 /// What the program asks of the owner of optimizer, buckets and loader.
@@ -53,6 +54,7 @@ struct TraceRow {
 };
 
 struct ExecutorOptions {
+  std::uint64_t seed = 0;     ///< of all draws
   bool check_events = false;  ///< compare executed inner collectives with the planned ones
 };
 

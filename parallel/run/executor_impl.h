@@ -238,6 +238,8 @@ class Executor::Impl {
     ctx.scratch = &work_;
     ctx.comms = p.comms;
     ctx.mode = mode_;
+    ctx.seed = options_.seed;
+    ctx.step = static_cast<std::uint32_t>(step_of(a).number);
     ctx.loss_scale = step_of(a).loss_scale;
     if (logits_sink_) {
       logits_chunk_ = [this, block = a.block](std::int64_t first, const Tensor& logits) {

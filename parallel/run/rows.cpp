@@ -16,7 +16,7 @@ std::size_t capacity_bytes(const RowsCapacity& c) {
   bytes +=
       static_cast<std::size_t>(c.num_masks) * (2 * bytes_for(DType::u64, s.rows, 1) + bytes_for(DType::i32, s.rows, 1));
   bytes += 3 * bytes_for(DType::i32, s.supervised, 1) + 2 * bytes_for(c.master, s.supervised, 1) +
-           bytes_for(DType::i32, s.out, 1);
+           bytes_for(DType::i32, s.out, 1) + bytes_for(DType::i64, s.rows, 2) + bytes_for(DType::i64, s.out, 2);
   bytes += bytes_for(c.master, s.source, c.source_cols) + bytes_for(DType::i32, c.items, 2);
   bytes += 2 * bytes_for(c.master, s.rows, c.rotary_pairs);
   for (const std::int64_t rows : c.port_rows) bytes += bytes_for(DType::i32, rows, 1);
@@ -27,6 +27,28 @@ template <class T> Tensor mirror(Arena& arena, DType dtype, std::span<const T> v
   const auto n = static_cast<std::int64_t>(values.size());
   const Tensor t = cols == 0 ? arena.take(dtype, {n}) : arena.take(dtype, {n / cols, cols});
   std::ranges::copy(values, t.as<T>());
+  return t;
+}
+
+/// Rows::address of the rows that `span_of` gives for each item and sample.
+template <class F> Tensor make_addresses(Arena& arena, const plan::RowsPlan& plan, std::int64_t rows, F&& span_of) {
+  constexpr std::int64_t kItemRows = std::int64_t{1} << 20;
+  const Tensor t = arena.take(DType::i64, {rows, 2});
+  std::ranges::fill(t.span<std::int64_t>(), -1);
+  const auto put = [&](std::int64_t sample, const plan::RowSpan& span, std::int64_t first) {
+    for (std::int64_t i = 0; i < span.count; ++i) {
+      std::int64_t* at = t.row<std::int64_t>(span.first + i);
+      at[0] = sample;
+      at[1] = first + i;
+    }
+  };
+  for (const plan::ItemPlan& item : plan.items) {
+    MMT_CHECK(span_of(item).count <= kItemRows, "an item of {} rows", span_of(item).count);
+    put(item.sample, span_of(item), item.ordinal * kItemRows);
+  }
+  if constexpr (requires { span_of(plan.samples.front()); }) {
+    for (const plan::SamplePlan& sample : plan.samples) put(sample.sample, sample.rows, 0);
+  }
   return t;
 }
 
@@ -69,6 +91,8 @@ void RowsMemory::reset(const plan::RowsPlan& plan, std::span<const int> port_edg
   rows_.loss = arena_.take(capacity_.master, {size.supervised});
   rows_.predicted = arena_.take(DType::i32, {size.supervised});
   rows_.out_rows = mirror<std::int32_t>(arena_, DType::i32, plan.out_rows);
+  rows_.address = make_addresses(arena_, plan, size.rows, [](const auto& part) { return part.rows; });
+  rows_.out_address = make_addresses(arena_, plan, size.out, [](const plan::ItemPlan& item) { return item.out; });
   if (capacity_.source_cols > 0) {
     rows_.source = arena_.take(capacity_.master, {size.source, capacity_.source_cols});
     std::memset(rows_.source.data, 0, static_cast<std::size_t>(rows_.source.bytes()));

@@ -154,10 +154,19 @@ struct UnitPlan {
                              std::int64_t key_rows = -1) const;
 };
 
+/// A low-rank adapter beside a linear layer W: y = W x + scale * B A dropout(x).
+struct AdapterSpec {
+  std::int64_t rank = 0;
+  double scale = 1.0;
+  double dropout = 0.0;  ///< probability of an element of x, in training; [0, 1)
+};
+
 /// What a unit's constructor plans with.
 class UnitPlanner {
  public:
-  /// `trainable` answers for a canonical name "<module>/<name>"; degrees and coord are those of the module's mesh.
+  /// `trainable` answers for a canonical name "<module>/<name>", `adapter` for a linear layer "<module>/<name>"
+  /// (without
+  /// ".weight"); degrees and coord are those of the module's mesh.
   struct Setting {
     std::string module;
     DType dtype = DType::f32;  ///< of activations and compute weights
@@ -165,6 +174,7 @@ class UnitPlanner {
     plan::Coord coord{};
     bool sequence_parallel = false;
     std::function<bool(const std::string&)> trainable = [](const std::string&) { return true; };
+    std::function<std::optional<AdapterSpec>(const std::string&)> adapter{};  ///< unset: none
   };
 
   UnitPlanner(const Setting& setting, std::string unit_name);
@@ -245,6 +255,9 @@ struct Rows {
   Tensor source;        ///< master dtype (source, cols): patches or mel frames, encoder blocks
   Tensor source_spans;  ///< i32 (items, 2): first and count of each item's source rows
   Tensor out_rows;      ///< i32 (out): which rows leave
+  /// i64 (rows, 2) and (out, 2): the global sample of each row and the row's number in it, -1 for padding: what draws
+  /// are addressed by. Rows of an encoder's item count from its ordinal times 2^20.
+  Tensor address, out_address;
   std::vector<Tensor> port_dst;  ///< by input port of the stage: i32, the row that each port row goes to
 
   Tensor loss;       ///< master dtype (supervised), written by the head: unweighted loss of each label
@@ -281,6 +294,8 @@ struct Ctx {
   Arena* scratch = nullptr;
   std::array<comm::Communicator*, plan::kNumAxes> comms{};  ///< by axis; null where the degree is 1
   Mode mode = Mode::train;
+  std::uint64_t seed = 0;  ///< with the step, what draws are addressed by besides rows
+  std::uint32_t step = 0;
   double loss_scale = 0.0;  ///< loss weight / W; 0 when W is 0
   KvCache* cache =
       nullptr;  ///< generation only: rows' keys and values are written to `cache_rows` and all keys are read there

@@ -30,6 +30,7 @@ struct Fields {
   OwnedTensor table, dtable;       ///< (table rows, cols): compute dtype; f32
   OwnedTensor rounded;             ///< (rows, cols) bf16
   OwnedTensor ids, places, order;  ///< (rows): of the table; below kPositions; a permutation of the rows
+  OwnedTensor address;             ///< (rows, 2) of one sample
 
   const Tensor& at(std::size_t i) const { return wide[i]; }
 };
@@ -99,6 +100,10 @@ constexpr Op kOps[] = {
      [](const Fields& f) { ops::copy(f.stream, f.rounded, f.at(0)); }},
     {"elementwise/bias-gradient", 1, 1, 0, 0, false, plain,
      [](const Fields& f) { ops::linear_backward_bias(f.stream, f.db, f.at(0)); }},
+    {"dropout/5%", 2, 2, 16, 0, false, plain,
+     [](const Fields& f) {
+       ops::dropout(f.stream, f.at(1), f.at(0), f.address, {.probability = 0.05, .features = f.at(0).cols()});
+     }},
     {"gather/rows", 2, 2, 4, 0, false, plain,
      [](const Fields& f) { ops::gather_rows(f.stream, f.at(1), f.at(0), f.order); }},
     {"scatter/rows", 2, 2, 4, 0, false, plain,
@@ -128,6 +133,11 @@ void measure(Bench& bench, const Op& op, const Place& p, DType dtype, const std:
   f.ids = indices(p.rows, 7919, p.table_rows);
   f.places = indices(p.rows, 1, kPositions);
   f.order = indices(p.rows, 37, p.rows);  // 37 has no common divisor with the numbers of rows: a permutation
+  f.address = OwnedTensor(DType::i64, {p.rows, 2});
+  for (std::int64_t r = 0; r < p.rows; ++r) {
+    f.address->row<std::int64_t>(r)[0] = 0;
+    f.address->row<std::int64_t>(r)[1] = r;
+  }
   const double elements = static_cast<double>(p.rows * p.cols);
   const double bytes = elements * (op.moved * static_cast<double>(size_of(dtype)) + op.extra_element) +
                        op.extra * static_cast<double>(p.rows);

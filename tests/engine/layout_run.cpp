@@ -50,6 +50,20 @@ std::vector<std::string> edge_names(const app::Model& model) {
   return names;
 }
 
+/// Gives every B of an adapter values, addressed as fresh ones are: at zero they would hide the gradients of A.
+void fill_adapters(app::Model& model, const Stream& stream) {
+  for (const int s : model.own) {
+    run::ParameterStore& store = *model.stores[static_cast<std::size_t>(s)];
+    for (run::ParamState& p : store.params()) {
+      if (p.spec->name.find(".lora_B.") == std::string::npos) continue;
+      run::ParamSpec spec = *p.spec;
+      spec.init = {run::Init::Kind::normal, 0.1};
+      run::initialize(spec, 1, p.owned_first, p.master);
+    }
+    app::refresh_compute(store, stream);
+  }
+}
+
 /// One rank's part of the run.
 void run_rank(const app::Config& config, const MadeBatch& batch, const RunOptions& options, comm::Communicator& inner,
               Outcome& out, std::mutex& lock) {
@@ -64,6 +78,7 @@ void run_rank(const app::Config& config, const MadeBatch& batch, const RunOption
     if (options.exact) store = make_exact_store(std::move(store), model.comm(s, plan::Axis::dp));
   }
   initialize_model(model, 1, stream);
+  fill_adapters(model, stream);
   const app::PlanContext context{&config, &model, nullptr, true};
   const app::RequiredFlops flops(config, model);
   app::Engine engine(config, world, model, options.caps, stream);

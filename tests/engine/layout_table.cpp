@@ -36,6 +36,17 @@ void freeze_towers(app::Config& c) {
   for (app::EncoderConfig& e : c.encoders) train_none(e.trainable);
 }
 
+/// With dropout, beside linear layers of every module; nothing else trains.
+void add_adapters(app::Config& c) {
+  for (app::EncoderConfig& e : c.encoders) {
+    e.lora = app::LoraConfig{.on = {"v_proj", "fc1"}, .rank = 4, .alpha = 8, .dropout = 0.2};
+    e.projector_lora = app::LoraConfig{.on = {"linear_2"}, .rank = 4, .alpha = 4, .dropout = 0.1};
+    e.trainable.adapters_only = e.projector_trainable.adapters_only = true;
+  }
+  c.llm.lora = app::LoraConfig{.on = {"_proj"}, .rank = 4, .alpha = 8, .dropout = 0.1};
+  c.llm.trainable.adapters_only = true;
+}
+
 }  // namespace
 
 TableModel table_model(const std::string& name) {
@@ -84,6 +95,7 @@ const std::vector<Pattern>& patterns() {
          for (app::EncoderConfig& e : c.encoders) train_none(e.projector_trainable);
          c.llm.trainable.frozen = {"embed_tokens", "layers.0.", "layers.1."};
        }},
+      {"adapters", add_adapters},
   };
   return list;
 }

@@ -53,6 +53,7 @@ bool trains(const std::string& pattern_name, const std::string& name) {
   if (name == "ears/embed_positions.weight") return false;  // Whisper's sinusoids
   const bool tower = name.starts_with("eyes/") || name.starts_with("ears/");
   const bool llm = name.starts_with("llm/");
+  if (pattern_name == "adapters") return name.find(".lora_") != std::string::npos;
   if (pattern_name == "frozen encoders") return !tower;
   if (pattern_name == "projectors only") return !tower && !llm;
   if (pattern_name == "frozen llm") return !llm;
@@ -76,6 +77,7 @@ TEST_CASE("rows and gradients cross an edge only where they are read") {
       {"projectors only", {"eyes 1 > llm 0", "llm 0 > llm 1"}},
       {"frozen llm", {"eyes 0 > eyes 1", "eyes 1 > llm 0", "llm 0 > llm 1"}},
       {"upper llm", {}},
+      {"adapters", {"eyes 0 > eyes 1", "eyes 1 > llm 0", "llm 0 > llm 1"}},
   };
   for (const Case& c : cases) {
     INFO(c.pattern);

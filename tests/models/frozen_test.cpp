@@ -32,6 +32,31 @@ std::vector<Case> cases() {
                     },
                     "llm/model.embed_tokens.weight"});
   }
+  // Adapters of some of the linear layers. Without dropout: a frozen adapter has none, so outputs would differ.
+  const auto adapted = [](run::UnitPlanner::Setting s) {
+    s.adapter = [](const std::string& linear) -> std::optional<run::AdapterSpec> {
+      for (const char* name : {"q_proj", "o_proj", "up_proj", "down_proj", "linear_1", "linear_2"})
+        if (linear.ends_with(name)) return run::AdapterSpec{.rank = 3, .scale = 0.75};
+      return std::nullopt;
+    };
+    return s;
+  };
+  for (const char* family : {"llama", "gpt2"}) {
+    const LlmSpec s = tiny_llm(family, 3);
+    list.push_back({std::string(family) + " block with adapters", llm_block_data(s),
+                    [s, adapted](DType t, Trainable f) {
+                      return models::build_llm(s, {}, adapted(setting(t, f)), {2, 3});
+                    },
+                    "llm/model.embed_tokens.weight"});
+  }
+  {
+    const EncoderSpec s = tiny_encoder("siglip", 3);
+    list.push_back({"projector with adapters", encoder_block_data(s),
+                    [s, adapted](DType t, Trainable f) {
+                      return models::build_encoder(s, 24, adapted(setting(t, f)), {5, -1});
+                    },
+                    s.name + "/embeddings.position_embedding.weight"});
+  }
   for (const char* family : {"llama", "gpt2"}) {
     const LlmSpec s = tiny_llm(family, 1);
     list.push_back({std::string(family) + " head", llm_block_data(s),

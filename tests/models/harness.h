@@ -86,6 +86,8 @@ struct RunOptions {
   bool delayed_weights = false;  ///< all BI first, then all BW
   run::Mode mode = run::Mode::train;
   double loss_scale = 1.0;
+  std::uint64_t seed = 0;
+  std::uint32_t step = 0;
   std::array<comm::Communicator*, plan::kNumAxes> comms{};
   run::KvCache* cache = nullptr;  ///< by unit, when set
   Tensor cache_rows;

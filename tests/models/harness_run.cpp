@@ -82,6 +82,8 @@ run::Ctx StageRun::ctx(std::size_t u, Phase, Arena& scratch) {
   c.scratch = &scratch;
   c.comms = options_.comms;
   c.mode = options_.mode;
+  c.seed = options_.seed;
+  c.step = options_.step;
   c.loss_scale = options_.loss_scale;
   if (options_.cache != nullptr) c.cache = &options_.cache[u];
   c.cache_rows = options_.cache_rows;

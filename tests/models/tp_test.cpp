@@ -28,6 +28,12 @@ run::UnitPlanner::Setting tp_setting(DType dtype, int tp, int rank) {
   return s;
 }
 
+/// An adapter with dropout on every linear layer.
+run::UnitPlanner::Setting adapted(run::UnitPlanner::Setting s) {
+  s.adapter = [](const std::string&) { return run::AdapterSpec{.rank = 3, .scale = 0.75, .dropout = 0.25}; };
+  return s;
+}
+
 /// Elements of `global` that lie in the box.
 Values cut(const Values& global, const run::ParamSpec& spec) {
   Values part;
@@ -81,13 +87,13 @@ std::vector<RankResult> run_tp(const Build& build, const NamedValues& values, co
 TEST_CASE("tensor parallel blocks equal one rank in outputs and gradients") {
   const std::string family = GENERATE("llama", "qwen2", "qwen3", "gpt2");
   const int tp = GENERATE(2, 4);
-  const bool recompute = GENERATE(false, true);
+  const bool recompute = GENERATE(false, true), adapters = GENERATE(false, true);
   LlmSpec s = tiny_llm(family, 4);
   s.heads = 4;
   s.kv_heads = family == "gpt2" ? 4 : family == "llama" ? 1 : 2;
-  INFO(family << " tp " << tp);
-  const Build build = [s](const run::UnitPlanner::Setting& setting) {
-    return models::build_llm(s, {}, setting, {2, 4});
+  INFO(family << " tp " << tp << (adapters ? " with adapters" : ""));
+  const Build build = [&](const run::UnitPlanner::Setting& setting) {
+    return models::build_llm(s, {}, adapters ? adapted(setting) : setting, {2, 4});
   };
   const BlockData data = llm_block_data(s);
   const run::Stage whole = build(setting(DType::f64));
@@ -126,10 +132,11 @@ TEST_CASE("tensor parallel blocks equal one rank in outputs and gradients") {
 }
 
 TEST_CASE("tensor parallel sums in bf16 round once") {
+  const bool adapters = GENERATE(false, true);
   LlmSpec s = tiny_llm("llama", 3);
   s.heads = s.kv_heads = 4;
-  const Build build = [s](const run::UnitPlanner::Setting& setting) {
-    return models::build_llm(s, {}, setting, {2, 3});
+  const Build build = [&](const run::UnitPlanner::Setting& setting) {
+    return models::build_llm(s, {}, adapters ? adapted(setting) : setting, {2, 3});
   };
   const BlockData data = llm_block_data(s);
   const run::Stage exact = build(setting(DType::f64));
