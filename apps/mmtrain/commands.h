@@ -28,6 +28,9 @@ struct Arguments {
   double top_p = 1.0;
   std::optional<std::uint64_t> seed;
   std::int64_t samples = 0;  ///< answer the first samples of each evaluation set
+  // plan, simulate
+  std::int64_t ranks = 0;  ///< 0: as many as the layout says
+  std::string policies;    ///< comma-separated; empty: all
   // validate
   bool decode = false;  ///< decode every medium, not its header alone
 };
@@ -38,6 +41,8 @@ int run_dump(Job& job, const Arguments& arguments);
 int run_generate(Job& job, const Arguments& arguments);
 int run_index(Job& job, const Arguments& arguments);
 int run_validate(Job& job, const Arguments& arguments);
+int run_plan(Job& job, const Arguments& arguments);
+int run_simulate(Job& job, const Arguments& arguments);
 int run_inspect(Job& job, const Arguments& arguments);
 int run_env(Job& job, const Arguments& arguments);
 int run_version(Job& job, const Arguments& arguments);

@@ -33,8 +33,8 @@ struct RecomputeTarget {
 bool bind_value(Value& v, RecomputeTarget& out, const config::Bounds& bounds) {
   using run::Recompute;
   const auto read = [&](Value& from, Recompute& into) {
-    auto choice = as_choice(
-        into, {{"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}}, {"auto"});
+    auto choice =
+        as_choice(into, {{"none", Recompute::none}, {"selective", Recompute::selective}, {"full", Recompute::full}});
     return bind_value(from, choice, bounds);
   };
   const std::size_t modules = out.config.encoders.size() + 1;
@@ -69,7 +69,12 @@ void read_train(Reader& r, const Config& c, TrainConfig& t) {
   r.optional("microbatches", config::or_word("auto", t.microbatches), between(1, 1 << 16));
   r.optional("precision", as_choice(t.precision, {{"fp32", DType::f32}, {"bf16", DType::bf16}}));
   r.optional("max_grad_norm", t.max_grad_norm, at_least(0));
-  r.optional("recompute", RecomputeTarget{c, t.recompute});
+  t.recompute_auto = r.is("recompute", "auto");
+  if (t.recompute_auto) {
+    r.value("recompute", [](Value& v) { return v.read_word("auto"); });
+  } else {
+    r.optional("recompute", RecomputeTarget{c, t.recompute});
+  }
   r.optional("loss", as_choice(t.loss, {{"token", data::LossWeights::token}, {"sample", data::LossWeights::sample}}));
   r.optional("consistency_every", t.consistency_every, at_least(0));
 }
@@ -232,7 +237,11 @@ Config read_config(const config::Sources& sources, int ranks) {
       v.problem("only \"auto\" is supported yet: every encoder writes into the LLM");
       return false;
     });
-    r.unsupported("cluster", "planning for machines");
+    c.cluster = ClusterConfig{};
+    r.value("cluster", [&](Value& v) {
+      read_cluster(v, c.cluster);
+      return true;
+    });
     read_parallel(r, c, ranks);
     r.section("train", [&](Reader& s) { read_train(s, c, c.train); });
     r.section("optimizer", [&](Reader& s) { read_optimizer(s, c.optimizer); });
@@ -291,6 +300,7 @@ bool changes_mathematics(const std::string& key) {
   constexpr const char* kFree[] = {"run.output_dir",
                                    "run.device",
                                    "parallel",
+                                   "cluster",
                                    "data.workers",
                                    "data.prefetch_steps",
                                    "data.index_dir",

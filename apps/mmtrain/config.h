@@ -2,6 +2,7 @@
 // all mistakes at once; nothing else in the program looks at YAML.
 #pragma once
 
+#include "apps/mmtrain/cluster.h"
 #include "core/config/reader.h"
 #include "core/data/chat_template.h"
 #include "core/data/image.h"
@@ -83,6 +84,7 @@ struct TrainConfig {
   double max_grad_norm = 1.0;  ///< 0: no clipping
   /// By module, encoders in config order, then the LLM; empty: none anywhere.
   std::vector<run::Recompute> recompute;
+  bool recompute_auto = false;  ///< chosen by layer (layout.h)
   data::LossWeights loss = data::LossWeights::token;
   std::int64_t consistency_every = 100;  ///< steps between checks that replicas are equal; 0: never
 };
@@ -180,6 +182,7 @@ struct Config {
   CheckpointConfig checkpoint;
   LogConfig log;
   ParallelConfig parallel;
+  ClusterConfig cluster;
   /// auto: the newest sound checkpoint of output_dir; none: start anew; else a checkpoint folder.
   std::string resume = "auto";
 

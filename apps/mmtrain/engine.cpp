@@ -1,5 +1,6 @@
 #include "apps/mmtrain/engine.h"
 
+#include "apps/mmtrain/stage_setup.h"
 #include "core/philox.h"
 #include "kernels/elementwise.h"
 #include "parallel/plan/verify.h"
@@ -8,89 +9,24 @@
 #include <cstring>
 
 namespace mmt::app {
-namespace {
-
-/// The edges that fill a stage's ports: the LLM's port of encoder e is edge e, "x" an inner link.
-std::vector<int> port_edges(const Model& model, int stage) {
-  std::vector<int> edges;
-  for (const run::Stage::Port& port : model.stages[static_cast<std::size_t>(stage)].ports()) {
-    int edge = -1;
-    for (std::size_t e = 0; e < model.num_encoders(); ++e) {
-      if (port.name == model.layout.modules()[e].name) edge = static_cast<int>(e);
-    }
-    edges.push_back(edge);
-  }
-  return edges;
-}
-
-}  // namespace
 
 Engine::Engine(const Config& config, comm::Communicator& world, Model& model, const RowCaps& caps, const Stream& stream)
-    : config_(config), model_(model), stream_(stream), caps_(most_alive(caps)) {
+    : model_(model), stream_(stream), caps_(most_alive(model, caps).at(model.rank)) {
   std::vector<run::StageSetup> setups;
   for (const int s : model.own) {
-    const std::size_t module = model.module_of(s);
-    const bool llm = module == model.num_encoders();
-    const run::Stage& stage = model.stages[static_cast<std::size_t>(s)];
-    run::StageSetup setup;
-    setup.id = s;
-    setup.stage = &stage;
+    run::StageSetup setup = stage_setup(model, caps, s);
     setup.store = model.stores[static_cast<std::size_t>(s)].get();
     setup.comms[static_cast<std::size_t>(plan::Axis::tp)] = model.comm(s, plan::Axis::tp);
     setup.tp_group = model.layout.ranks_of(s, model.lane);
-    setup.cap = llm ? caps.llm : caps.encoders[module];
-    const std::vector<int> edges = port_edges(model, s);
-    for (const int edge : edges)
-      setup.port_cap.push_back(edge < 0 ? setup.cap.rows : caps.encoders[static_cast<std::size_t>(edge)].out);
     setup.live = caps_[static_cast<std::size_t>(s)];
-    setup.recompute.assign(stage.units.size(), config.recompute_of(module));
     setups.push_back(setup);
-
-    run::RowsCapacity& capacity = capacities_[s];
-    capacity.size = setup.cap;
-    capacity.num_masks = llm ? static_cast<int>(model.llm_windows.size()) : 1;
-    for (std::size_t p = 0; p < edges.size(); ++p) capacity.port_rows.push_back(edges[p] < 0 ? 0 : setup.port_cap[p]);
-    if (!llm) capacity.items = caps.encoder_items[module];
-    if (!llm && s == model.first_stage(module)) capacity.source_cols = source_cols(config.encoders[module]);
-    if (stage.rotary) capacity.rotary_pairs = stage.rotary->pairs();
+    capacities_[s] = rows_capacity(config, model, caps, s);
   }
   std::vector<std::vector<plan::BlockSize>> one(model.num_modules(), std::vector<plan::BlockSize>(1));
   plan::StageGraph graph = plan::lane_graph(model.layout, model.lane, model.traits, one, true);
-  lane_programs(config, model, graph, true);  // its credits
+  lane_programs(model, graph, true);  // its credits
   executor_ = std::make_unique<run::Executor>(world, graph, std::move(setups), stream,
                                               run::ExecutorOptions{.seed = config.run.seed});
-}
-
-std::vector<plan::LiveBlocks> Engine::most_alive(const RowCaps& caps) const {
-  std::vector<plan::LiveBlocks> most(model_.stages.size());
-  // Schedules but gpipe stop growing with the number of blocks once every place is warm.
-  const int warm = 3 * static_cast<int>(model_.layout.places().size()) + 4;
-  const int top = config_.parallel.policy == "gpipe" ? std::max(warm, caps.blocks) : warm;
-  plan::BlockSize full;
-  full.rows = full.out = 1024;
-  for (const bool train : {true, false}) {
-    for (int m = 1; m <= top; m = m < warm ? m + 1 : m < top ? top : top + 1) {
-      const std::vector<std::vector<plan::BlockSize>> sizes(
-          model_.num_modules(), std::vector<plan::BlockSize>(static_cast<std::size_t>(m), full));
-      plan::StageGraph graph = plan::lane_graph(model_.layout, model_.lane, model_.traits, sizes, train);
-      const std::vector<plan::Program> programs = lane_programs(config_, model_, graph, train);
-      plan::VerifyOptions options;
-      if (train) options.end = &model_.end;
-      plan::verify(graph, programs, options);
-      const auto own = std::ranges::find(programs, model_.rank, &plan::Program::rank);
-      for (const int s : model_.own) {
-        const plan::LiveBlocks live = plan::live_blocks(graph, *own, s);
-        plan::LiveBlocks& x = most[static_cast<std::size_t>(s)];
-        x.kept = std::max(x.kept, live.kept);
-        x.held = std::max(x.held, live.held);
-        x.stash = std::max(x.stash, live.stash);
-        x.restored = std::max(x.restored, live.restored);
-        x.ports = std::max(x.ports, live.ports);
-        x.joint = x.joint || live.joint;
-      }
-    }
-  }
-  return most;
 }
 
 /// Programs differ by their number of blocks and by which blocks have rows to send; each shape is verified before it
@@ -105,16 +41,17 @@ void Engine::verify_once(const PlannedStep& step, bool train) {
   plan::VerifyOptions options;
   if (train) options.end = &model_.end;
   plan::StageGraph graph = step.graph;
-  plan::verify(step.graph, lane_programs(config_, model_, graph, train), options);
+  plan::verify(step.graph, lane_programs(model_, graph, train), options);
   for (const int s : model_.own) {
     const plan::LiveBlocks live = plan::live_blocks(step.graph, step.program, s);
     const plan::LiveBlocks& cap = caps_[static_cast<std::size_t>(s)];
     if (live.kept <= cap.kept && live.held <= cap.held && live.stash <= cap.stash && live.ports <= cap.ports) continue;
-    throw Error(fmt::format(
-        "step {}: {} blocks are alive at once in stage {}, and memory was taken for {}: lower "
-        "train.global_batch_size, raise train.tokens_per_microbatch, or choose another "
-        "parallel.schedule.policy than {}",
-        step.number, std::max(live.kept, live.ports), s, std::max(cap.kept, cap.ports), config_.parallel.policy));
+    throw Error(
+        fmt::format("step {}: {} blocks are alive at once in stage {}, and memory was taken for {}: lower "
+                    "train.global_batch_size, raise train.tokens_per_microbatch, or choose another "
+                    "parallel.schedule.policy than {}",
+                    step.number, std::max(live.kept, live.ports), s, std::max(cap.kept, cap.ports),
+                    plan::name_of(model_.schedule.policy)));
   }
 }
 
@@ -122,6 +59,7 @@ Engine::~Engine() = default;
 
 std::int64_t Engine::capacity_bytes() const { return executor_->capacity_bytes(); }
 std::int64_t Engine::peak_bytes() const { return executor_->peak_bytes(); }
+std::vector<run::Executor::ArenaUse> Engine::arenas() const { return executor_->arenas(); }
 std::int64_t Engine::rows_bytes() const {
   std::int64_t bytes = 0;
   for (const auto& [stage, blocks] : memories_) {

@@ -47,6 +47,7 @@ class Engine {
   const StepTimes& times() const { return times_; }
   std::int64_t capacity_bytes() const;  ///< of the block arenas
   std::int64_t peak_bytes() const;
+  std::vector<run::Executor::ArenaUse> arenas() const;
   std::int64_t rows_bytes() const;  ///< of the rows' ids, labels, masks and media
   /// Logits of every row of this lane's samples, by index in step.samples: (rows, vocabulary) f32 each. The step was
   /// planned with all_rows.
@@ -55,9 +56,6 @@ class Engine {
 
  private:
   run::RowsMemory& memory(int stage, std::size_t block);
-  /// By stage of this rank: most blocks alive in any training or evaluation step, from programs of growing numbers of
-  /// blocks, which are verified on the way.
-  std::vector<plan::LiveBlocks> most_alive(const RowCaps& caps) const;
   void verify_once(const PlannedStep& step, bool train);
   void fill(const PlannedStep& step, const std::vector<data::LoadedSample>& samples, bool with_labels);
   void execute(const PlannedStep& step, double loss_scale, bool train, const std::function<void()>& optimize);
@@ -65,7 +63,6 @@ class Engine {
                                     bool train);
   void read_times();
 
-  const Config& config_;
   Model& model_;
   Stream stream_;
   std::map<int, run::RowsCapacity> capacities_;                            ///< by stage of this rank

@@ -47,7 +47,9 @@ Inference load_inference(Job& job, const Config& config, const std::string& chec
                  const std::vector<plan::BlockSize> sizes(
                      c.encoders.size() + 1,
                      {.rows = rows, .supervised = rows / 4, .source = rows, .out = rows, .tiles = 0});
-                 inference.model = std::make_unique<Model>(build_model(c, make_layout(c, sizes).layout, job.rank()));
+                 const LayoutChoice choice = make_layout(c, sizes);
+                 inference.model = std::make_unique<Model>(build_model(c, choice.layout, job.rank()));
+                 choice.apply(*inference.model);
                });
   make_stores(*inference.model, job.world(), inference.stream);
   inference.checkpoint = resolve_checkpoint(job, checkpoint.empty() ? c.run.output_dir : checkpoint);

@@ -9,6 +9,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <exception>
 #include <new>
@@ -70,23 +71,51 @@ std::string agree_on_failure(comm::Communicator& world, const std::string& own) 
 
 Config Job::read(const std::string& path, const std::vector<std::string>& overrides, Needs needs) {
   const bool alone = needs == Needs::nothing && size() == 1;
-  const int ranks = alone ? 0 : size();
-  std::string bytes, problem;
-  if (rank() == 0) {
+  Config config = read_for(path, overrides, alone ? 0 : size());
+  if (alone) config.parallel = ParallelConfig();
+  return config;
+}
+
+Config Job::read_for(const std::string& path, const std::vector<std::string>& overrides, int ranks) {
+  std::string bytes, cluster, problem;
+  const auto attempt = [&](const std::function<void()>& work) {
     try {
-      const config::Sources sources = config::gather(path, overrides);
-      read_config(sources, ranks);  // mistakes are reported once, before anything else happens
-      bytes = sources.pack();
+      work();
     } catch (const ConfigError& e) {
-      problem = e.what();
+      problem += (problem.empty() ? "" : "\n") + std::string(e.what());
     }
+  };
+  if (rank() == 0) {
+    // Mistakes of both files are reported once, before anything else happens.
+    attempt([&] {
+      const config::Sources sources = config::gather(path, overrides);
+      bytes = sources.pack();
+      if (const std::string file = cluster_file_of(sources); !file.empty()) {
+        attempt([&] {
+          const config::Sources of_cluster = config::gather(file);
+          cluster = of_cluster.pack();
+          ClusterConfig unused;
+          read_cluster_file(of_cluster, unused);
+        });
+      }
+      read_config(sources, ranks);
+    });
   }
   broadcast_text(*world_, problem);
   if (!problem.empty()) throw Agreed(kUsage, problem);
   broadcast_text(*world_, bytes);
+  broadcast_text(*world_, cluster);
   Config config = read_config(config::Sources::unpack(bytes), ranks);
-  if (alone) config.parallel = ParallelConfig();
+  if (!cluster.empty()) read_cluster_file(config::Sources::unpack(cluster), config.cluster);
   return config;
+}
+
+bool same_on_all(comm::Communicator& world, std::uint64_t hash) {
+  if (world.size() == 1) return true;
+  const auto half = static_cast<std::int64_t>(hash >> 1);  // negated without overflow
+  std::array<std::int64_t, 2> ends = {half, -half};
+  world.all_reduce(Tensor(ends.data(), DType::i64, {2}), comm::ReduceOp::max);
+  return ends[0] == -ends[1];
 }
 
 void in_agreement(comm::Communicator& world, const std::function<void()>& work) {

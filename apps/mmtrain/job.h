@@ -41,6 +41,9 @@ std::string agree_on_failure(comm::Communicator& world, const std::string& own);
 /// lowest rank's message. ConfigError becomes kUsage, anything else kFailed.
 void in_agreement(comm::Communicator& world, const std::function<void()>& work);
 
+/// Collective: whether all ranks have the same hash.
+bool same_on_all(comm::Communicator& world, std::uint64_t hash);
+
 /// Cores that this process may run on.
 int cores_available();
 
@@ -61,6 +64,8 @@ class Job {
   };
   /// Collective: rank 0 reads the files, all bind the same text. Throws Agreed(kUsage).
   Config read(const std::string& path, const std::vector<std::string>& overrides, Needs needs = Needs::layout);
+  /// For a layout of any number of ranks (0: as many as it says), which nothing will run here.
+  Config read_for(const std::string& path, const std::vector<std::string>& overrides, int ranks);
   /// "2 ranks on 1 node, 1 thread each; reductions through shared memory", and warnings on what would be slow.
   void report() const;
   /// Of a job of several ranks: prints the message and ends all ranks with the code, unless another rank failed first.

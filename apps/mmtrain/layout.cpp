@@ -1,20 +1,330 @@
 #include "apps/mmtrain/layout.h"
 
-#include "apps/mmtrain/dataset.h"
-#include "apps/mmtrain/model.h"
-#include "parallel/plan/partition.h"
+#include "apps/mmtrain/layer_chain.h"
+#include "apps/mmtrain/predict.h"
+#include "apps/mmtrain/stage_setup.h"
+#include "apps/mmtrain/step.h"
+#include "core/philox.h"
+#include "kernels/backend.h"
+#include "parallel/plan/auto_plan.h"
+#include "parallel/plan/recompute.h"
 
 #include <algorithm>
+#include <array>
 
 namespace mmt::app {
 namespace {
 
+using run::Recompute;
+
 std::vector<plan::ModuleUnits> module_units(const Config& c) {
   std::vector<plan::ModuleUnits> modules;
-  for (std::size_t m = 0; m <= c.encoders.size(); ++m)
-    modules.push_back({module_name(c, m), static_cast<int>(unit_names(c, m).size())});
+  for (std::size_t m = 0; m <= c.encoders.size(); ++m) modules.push_back({module_name(c, m), whole_module(c, m).last});
   return modules;
 }
+
+plan::Chain cut_out(const plan::Chain& chain, const plan::PlaceCost& place) {
+  plan::Chain part;
+  part.layers.assign(chain.layers.begin() + place.first, chain.layers.begin() + place.first + place.count);
+  return part;
+}
+
+/// Makes the choices that a configuration leaves open, one after the other.
+class Chooser {
+ public:
+  Chooser(const Config& config, const Workload& workload, const Machine& machine)
+      : c_(config), p_(config.parallel), workload_(workload), machine_(machine) {
+    spec_.modules = module_units(config);
+    for (const MeshConfig& mesh : p_.meshes) {
+      spec_.meshes.push_back(plan::Mesh(mesh.tp, mesh.cp, mesh.dp, mesh.pp, {mesh.ranks.begin(), mesh.ranks.end()}));
+    }
+    spec_.runs.resize(p_.meshes.size());
+  }
+
+  LayoutChoice choose() {
+    if (c_.train.recompute_auto) choose_recompute();
+    const bool separate = p_.meshes.size() > 1 && p_.policy != "interleaved" &&
+                          std::ranges::all_of(p_.meshes, [](const MeshConfig& m) { return m.stages.empty(); });
+    if (separate && spec_.modules.size() == p_.meshes.size() && places() > static_cast<int>(p_.meshes.size())) {
+      cut_modules();
+    } else {
+      for (std::size_t k = 0; k < p_.meshes.size(); ++k) cut_mesh(k);
+    }
+    choice_.layout = plan::Layout(std::move(spec_));
+    if (!choice_.schedule && places() > 1 && (p_.policy == "auto" || p_.policy == "list" || p_.policy == "zero-bubble"))
+      choose_order();
+    return std::move(choice_);
+  }
+
+ private:
+  int places() const {
+    int n = 0;
+    for (const MeshConfig& mesh : p_.meshes) n += mesh.pp;
+    return n;
+  }
+  void tell(const std::string& line) { choice_.reason += (choice_.reason.empty() ? "" : "\n") + line; }
+
+  /// What a mesh runs, in topological order.
+  std::vector<plan::UnitSpan> units_of(std::size_t mesh) const {
+    std::vector<plan::UnitSpan> list;
+    for (std::size_t m = 0; m < spec_.modules.size(); ++m) {
+      if (const plan::UnitSpan units = units_on(c_, m, mesh); units.first < units.last) list.push_back(units);
+    }
+    return list;
+  }
+
+  const Model& uncut() {
+    if (!uncut_) uncut_.emplace(build_model(c_, uncut_layout(c_), 0));
+    return *uncut_;
+  }
+  std::vector<plan::ModuleLayers> layers_with(std::optional<Recompute> level) {
+    return module_layers(layer_infos(c_, uncut(), workload_.caps, cpu_stream(), level), workload_, machine_);
+  }
+  /// All modules' layers, with the recompute that was chosen or written.
+  const std::vector<plan::ModuleLayers>& layers() {
+    if (layers_.empty()) layers_ = layers_with({});
+    return layers_;
+  }
+  plan::Chain chain_of(std::size_t mesh, const std::vector<plan::ModuleLayers>& from) const {
+    std::vector<plan::ModuleLayers> own;
+    for (const plan::UnitSpan& units : units_of(mesh)) {
+      const plan::ModuleLayers& all = from[static_cast<std::size_t>(units.module)];
+      plan::ModuleLayers& part = own.emplace_back();
+      part.name = all.name;
+      part.layers.assign(all.layers.begin() + units.first, all.layers.begin() + units.last);
+    }
+    return plan::joined_chain(own);
+  }
+
+  /// Places of other modules behind a mesh's last one: an encoder's block waits for the LLM's.
+  int behind(std::size_t mesh) const { return mesh + 1 < p_.meshes.size() ? p_.meshes.back().pp : 0; }
+  /// What blocks and weights may take of a rank's memory, beside the rows of a step; 0: any.
+  std::int64_t limit() {
+    if (machine_.memory == 0) return 0;
+    std::int64_t rows = 0;
+    for (std::size_t s = 0; s < uncut().stages.size(); ++s)
+      rows += rows_capacity(c_, uncut(), workload_.caps, static_cast<int>(s)).bytes();
+    rows *= workload_.most_blocks;
+    if (rows >= machine_.memory) {
+      throw ConfigError(
+          fmt::format("ids, masks and media of a step's {} microbatches alone take {} of the {} that a rank has: lower "
+                      "train.tokens_per_microbatch or train.global_batch_size",
+                      workload_.most_blocks, plan::bytes_text(rows), plan::bytes_text(machine_.memory)));
+    }
+    return machine_.memory - rows;
+  }
+  plan::CutOptions cut_options(std::size_t mesh) {
+    plan::CutOptions o;
+    o.memory = limit();
+    o.in_flight.num_blocks = workload_.num_blocks;
+    o.places_behind = behind(mesh);
+    o.links = place_links(spec_.meshes[mesh], machine_);
+    return o;
+  }
+  std::vector<plan::ScheduleOptions> schedules() const {
+    if (p_.policy == "auto") return plan::all_schedules();
+    plan::ScheduleOptions written;
+    written.policy = plan::parse_policy(p_.policy).value_or(plan::Policy::one_f_one_b);
+    written.memory = p_.memory_h2 ? plan::ZeroBubbleMemory::h2 : plan::ZeroBubbleMemory::h1;
+    return {written};
+  }
+  plan::AutoOptions auto_options(std::size_t mesh) {
+    plan::AutoOptions o;
+    o.num_blocks = workload_.num_blocks;
+    o.cut = cut_options(mesh);
+    o.transfers = machine_.transfers(0);
+    // A place stands for the ranks of the first lane that run it.
+    for (const plan::Mesh& grid : spec_.meshes) {
+      for (int pp = 0; machine_.ranks_per_node > 0 && pp < grid.degree(plan::Axis::pp); ++pp) {
+        plan::Coord at;
+        at[plan::Axis::pp] = pp;
+        o.transfers.node_of.push_back(grid.rank_at(at) / machine_.ranks_per_node);
+      }
+    }
+    o.schedules = schedules();
+    if (machine_.memory > 0) o.memory = {limit()};
+    o.chunks = p_.policy == "auto" ? 2 : 1;
+    return o;
+  }
+
+  /// Stages as they are written; projectors that run with the LLM stand in front of it.
+  std::vector<std::vector<plan::UnitSpan>> written(std::size_t k) const {
+    auto runs = stage_spans(c_, p_.meshes[k]);
+    for (std::size_t m = c_.encoders.size(); m-- > 0;) {
+      if (projector_moves(c_, m) && p_.mesh_of.back() == static_cast<int>(k))
+        runs.front().insert(runs.front().begin(), units_on(c_, m, k));
+    }
+    return runs;
+  }
+
+  void cut_mesh(std::size_t k) {
+    const MeshConfig& mesh = p_.meshes[k];
+    if (!mesh.stages.empty()) {
+      spec_.runs[k] = written(k);
+      return;
+    }
+    const std::vector<plan::UnitSpan> modules = units_of(k);
+    if (mesh.pp * p_.chunks == 1) {
+      spec_.runs[k] = {modules};
+      return;
+    }
+    const plan::Chain chain = chain_of(k, layers());
+    const bool whole_graph = p_.meshes.size() == 1 && p_.policy != "interleaved";
+    if (!whole_graph) {
+      plan::CutOptions options = cut_options(k);
+      if (p_.chunks > 1) options.memory = 0;  // the program counts what several runs of a place need
+      const plan::Cut cut = plan::cut_chain(chain, mesh.pp * p_.chunks, options);
+      spec_.runs[k] = runs_of(cut, modules);
+      tell(fmt::format("stages: [{}], the slowest takes {}", stages_text(c_, spec_.runs[k]),
+                       plan::duration_text(cut.bottleneck)));
+      return;
+    }
+    plan::AutoPlan best = plan::plan_chain(chain, mesh.pp, auto_options(k));
+    spec_.runs[k] = runs_of(best.cuts.front(), modules);
+    tell(fmt::format("stages: [{}]: {}", stages_text(c_, spec_.runs[k]), best.reason));
+    choice_.schedule = std::move(best.schedule);
+  }
+
+  /// Modules on ranks of their own, whose numbers of places are written; projectors on either side.
+  void cut_modules() {
+    std::vector<plan::ModuleLayers> modules = layers();
+    int ranks = 0;
+    for (std::size_t m = 0; m < modules.size(); ++m) {
+      const MeshConfig& mesh = p_.meshes[m];
+      modules[m].ranks_per_place = mesh.tp * mesh.cp;
+      modules[m].min_places = modules[m].max_places = mesh.pp;
+      ranks += mesh.tp * mesh.cp * mesh.pp;
+      if (m + 1 == modules.size() || c_.encoders[m].spec.projector.kind == "none") continue;
+      modules[m].projector = {modules[m].layers.back()};
+      modules[m].layers.pop_back();
+      const ProjectorPlace place = c_.encoders[m].projector_place;
+      modules[m].side = place == ProjectorPlace::llm       ? plan::ProjectorSide::reader
+                        : place == ProjectorPlace::encoder ? plan::ProjectorSide::encoder
+                                                           : plan::ProjectorSide::either;
+    }
+    plan::AutoOptions options = auto_options(modules.size() - 1);
+    options.cut.links = {};  // of several meshes: between places there are only those of one
+    options.cut.places_behind = 0;
+    const plan::AutoPlan best = plan::plan_modules(modules, ranks, options);
+    std::string text;
+    std::vector<plan::UnitSpan> reader;
+    for (std::size_t m = 0; m < modules.size(); ++m) {
+      plan::UnitSpan own = whole_module(c_, m);
+      if (m < best.projector_at_reader.size() && best.projector_at_reader[m]) {
+        reader.push_back({own.module, own.last - 1, own.last});
+        --own.last;
+      }
+      std::vector<plan::UnitSpan> units = {own};
+      if (m + 1 == modules.size()) units.insert(units.begin(), reader.begin(), reader.end());
+      spec_.runs[m] = runs_of(best.cuts[m], units);
+      text += (text.empty() ? "" : "], [") + stages_text(c_, spec_.runs[m]);
+    }
+    // The order follows from the graph that will run.
+    tell(fmt::format("stages: [{}]: {}", text, best.reason));
+  }
+
+  /// The order of actions for stages that are written, from the graph that will run.
+  void choose_order() {
+    Model model = build_model(c_, choice_.layout, 0);
+    choice_.apply(model);
+    model.end.update = true;
+    const Predictor predictor(c_, model, workload_.caps, machine_, cpu_stream());
+    BlockSizes sizes;
+    for (const plan::BlockSize& size : workload_.block)
+      sizes.emplace_back(static_cast<std::size_t>(workload_.num_blocks), size);
+    plan::StageGraph graph = plan::lane_graph(model.layout, model.lane, model.traits, sizes, true);
+    const std::vector<plan::Program> plain = lane_programs(model, graph, true);
+    plan::ScheduleProblem problem;
+    problem.graph = &graph;
+    for (const plan::LayoutStage& stage : model.layout.stages()) problem.places.push_back(stage.place);
+    for (plan::StageTimes& t : predictor.times(sizes)) {
+      t.blocks.resize(1);  // all alike
+      problem.times.push_back(std::move(t));
+    }
+    problem.simulate = predictor.options(graph, plain);
+    problem.end = model.end;
+    std::vector<std::int64_t> memory;
+    if (machine_.memory > 0) memory = {limit()};
+    const std::vector<plan::ScheduleOptions> candidates = schedules();
+    const bool chunked = std::ranges::any_of(model.layout.stages(), [](const auto& s) { return s.round > 0; });
+    if (chunked) return;  // only interleaved has chunks, and asks for no costs
+    plan::ScheduleChoice best = plan::choose_schedule(std::span(&problem, 1), candidates, memory);
+    if (best.best < 0) throw ConfigError("no schedule fits: " + best.reason);
+    choice_.schedule = best.trials[static_cast<std::size_t>(best.best)].options;
+    if (p_.policy == "auto") tell("schedule: " + best.reason);
+  }
+
+  /// By module and unit, for the cut that is written or that would be best with it.
+  void choose_recompute() {
+    constexpr std::array kLevels = {Recompute::none, Recompute::selective, Recompute::full};
+    std::vector<std::vector<plan::ModuleLayers>> variants;
+    for (const Recompute level : kLevels) variants.push_back(layers_with(level));
+    std::vector<std::vector<Recompute>> levels;
+    for (const plan::ModuleLayers& m : variants.front()) levels.emplace_back(m.layers.size(), Recompute::none);
+    for (std::size_t k = 0; k < p_.meshes.size(); ++k) {
+      const MeshConfig& mesh = p_.meshes[k];
+      std::vector<plan::Chain> chains;
+      for (const auto& v : variants) chains.push_back(chain_of(k, v));
+      std::vector<std::pair<std::size_t, std::size_t>> units;  // of the chain's layers
+      for (const plan::UnitSpan& m : units_of(k)) {
+        for (int u = m.first; u < m.last; ++u) units.emplace_back(m.module, u);
+      }
+      const auto take = [&](const plan::RecomputeChoice& best, std::size_t first) {
+        for (std::size_t i = 0; i < best.level.size(); ++i)
+          levels[units[first + i].first][units[first + i].second] = kLevels[best.level[i]];
+      };
+      const std::string name = p_.meshes.size() == 1 ? "" : module_name(c_, k) + ": ";
+      if (mesh.stages.empty() && p_.chunks == 1) {
+        const plan::RecomputeChoice best = plan::choose_recompute(chains, mesh.pp, cut_options(k));
+        take(best, 0);
+        tell(fmt::format("recompute: {}{}", name, best.reason));
+        continue;
+      }
+      if (!mesh.stages.empty() && p_.chunks == 1) {
+        recompute_in(k, written(k), chains, units, take, name);
+        continue;
+      }
+      throw ConfigError(
+          "train.recompute: auto does not know what several chunks of a place need: give none, selective or full");
+    }
+    choice_.recompute = std::move(levels);
+    choice_.apply(*uncut_);
+    layers_.clear();
+  }
+
+  /// Of written stages: each place for itself.
+  template <class Take> void recompute_in(std::size_t k, const std::vector<std::vector<plan::UnitSpan>>& runs,
+                                          const std::vector<plan::Chain>& chains,
+                                          const std::vector<std::pair<std::size_t, std::size_t>>& units,
+                                          const Take& take, const std::string& name) {
+    for (std::size_t r = 0; r < runs.size(); ++r) {
+      for (const plan::UnitSpan& span : runs[r]) {
+        const auto at = std::ranges::find(
+            units, std::pair(static_cast<std::size_t>(span.module), static_cast<std::size_t>(span.first)));
+        const plan::PlaceCost place{.first = static_cast<int>(at - units.begin()), .count = span.last - span.first};
+        std::vector<plan::Chain> parts;
+        for (const plan::Chain& chain : chains) parts.push_back(cut_out(chain, place));
+        plan::CutOptions options = cut_options(k);
+        options.places_behind += static_cast<int>(runs.size() - r) - 1;
+        options.links.clear();
+        const plan::RecomputeChoice best = plan::choose_recompute(parts, 1, options);
+        take(best, static_cast<std::size_t>(place.first));
+        if (best.reason != "nothing is recomputed")
+          tell(fmt::format("recompute: {}stage {} of {}: {}", name, r,
+                           module_name(c_, units[static_cast<std::size_t>(place.first)].first), best.reason));
+      }
+    }
+  }
+
+  const Config& c_;
+  const ParallelConfig& p_;
+  const Workload& workload_;
+  const Machine& machine_;
+  plan::LayoutSpec spec_;
+  std::optional<Model> uncut_;
+  std::vector<plan::ModuleLayers> layers_;
+  LayoutChoice choice_;
+};
 
 }  // namespace
 
@@ -28,140 +338,75 @@ plan::Layout one_rank_layout(const Config& c) {
   return plan::Layout(std::move(spec));
 }
 
-plan::EncoderRows encoder_rows_of(const EncoderConfig& e) {
-  const bool drops_class = e.spec.modality == "image" && e.spec.class_token && e.spec.select == "patch";
-  return {e.spec.name, drops_class ? 1 : 0};
-}
-
-std::vector<plan::BlockSize> typical_block(const Config& c, const data::DatasetIndex& index,
-                                           const data::Preparation& preparation) {
-  std::vector<plan::SampleMeta> metas;
-  std::vector<std::int32_t> block;
-  std::int64_t rows = 0;
-  for (const std::int64_t sample : index.usable()) {
-    plan::SampleMeta meta = sample_meta(index.entry(sample), sample, preparation);
-    if (rows + meta.rows > c.train.tokens_per_microbatch && !metas.empty()) break;
-    rows += meta.rows;
-    block.push_back(static_cast<std::int32_t>(metas.size()));
-    metas.push_back(std::move(meta));
-  }
-  std::vector<plan::BlockSize> sizes;
-  for (std::size_t e = 0; e < c.encoders.size(); ++e)
-    sizes.push_back(plan::encoder_rows(metas, block, static_cast<int>(e), encoder_rows_of(c.encoders[e])).size);
-  const std::vector<std::int32_t> windows = models::mask_windows(c.llm.spec);
-  sizes.push_back(
-      plan::llm_rows(metas, block, static_cast<int>(c.encoders.size()), windows, c.llm.bidirectional_media).size);
-  return sizes;
-}
-
-namespace {
-
-/// The units of the modules of one mesh in topological order, with what each costs for a block. FLOPs stand for time.
-struct UnitChain {
-  plan::Chain chain;
-  std::vector<plan::UnitSpan> units;  ///< of one unit each
-};
-
-UnitChain unit_chain(const Config& c, const Model& model, std::size_t mesh, const std::vector<plan::BlockSize>& sizes) {
-  UnitChain out;
-  for (std::size_t m = 0; m < model.num_modules(); ++m) {
-    const run::Stage& stage = model.stages[m];
-    const plan::UnitSpan here = units_on(c, m, mesh);
-    const bool recomputes = c.recompute_of(m) == run::Recompute::full;  // selective: no products
-    for (auto u = static_cast<std::size_t>(here.first); u < static_cast<std::size_t>(here.last); ++u) {
-      const run::UnitPlan& unit = stage.units[u]->plan();
-      plan::PlannedLayer layer;
-      layer.module = model.layout.modules()[m].name;
-      layer.name = unit.name;
-      layer.backward = unit.needs_backward();
-      layer.trains = unit.trains();
-      const plan::LayerFlops flops = plan::flops_of(unit.cost, sizes[m]);
-      layer.time = {flops.forward, flops.backward_input, flops.backward_weight,
-                    recomputes && layer.backward && unit.has_output() ? flops.forward : 0};
-      for (const run::ParamSpec& p : unit.params) {
-        std::int64_t n = 1;
-        for (const std::int64_t d : p.box.shape) n *= d;
-        layer.parameters += 4 * n;
-      }
-      layer.kept = unit.bytes(run::Life::kept, sizes[m]);
-      layer.held = unit.bytes(run::Life::held, sizes[m]);
-      layer.out_bytes = unit.output.cols * size_of(unit.output.dtype) * sizes[m].rows;
-      layer.grad_bytes = layer.backward ? layer.out_bytes : 0;
-      out.chain.layers.push_back(std::move(layer));
-      out.units.push_back({static_cast<int>(m), static_cast<int>(u), static_cast<int>(u) + 1});
-    }
-  }
-  return out;
-}
-
-/// Joins the units of each place to spans.
-std::vector<std::vector<plan::UnitSpan>> runs_of(const UnitChain& chain, const plan::Cut& cut) {
-  std::vector<std::vector<plan::UnitSpan>> runs;
-  for (const plan::PlaceCost& place : cut.places) {
-    auto& run = runs.emplace_back();
-    for (int i = place.first; i < place.first + place.count; ++i) {
-      const plan::UnitSpan& unit = chain.units[static_cast<std::size_t>(i)];
-      if (!run.empty() && run.back().module == unit.module) {
-        ++run.back().last;
-      } else {
-        run.push_back(unit);
-      }
-    }
-  }
-  return runs;
-}
-
-std::string describe(const Config& c, const std::vector<std::vector<plan::UnitSpan>>& runs, const plan::Cut& cut) {
-  std::int64_t total = 0;
-  for (const plan::PlaceCost& place : cut.places) total += place.compute;
+std::string stages_text(const Config& c, const std::vector<std::vector<plan::UnitSpan>>& runs) {
   std::string text;
-  for (std::size_t r = 0; r < runs.size(); ++r) {
-    text += r == 0 ? "[" : ", ";
+  for (const auto& run : runs) {
     std::string parts;
-    for (const plan::UnitSpan& span : runs[r]) {
+    for (const plan::UnitSpan& span : run) {
       const std::vector<std::string> names = unit_names(c, static_cast<std::size_t>(span.module));
       parts += fmt::format("{}{}: \"{}-{}\"", parts.empty() ? "" : ", ",
                            module_name(c, static_cast<std::size_t>(span.module)),
                            names[static_cast<std::size_t>(span.first)], names[static_cast<std::size_t>(span.last) - 1]);
     }
-    text += fmt::format("{{{}}}", parts);
+    text += fmt::format("{}{{{}}}", text.empty() ? "" : ", ", parts);
   }
-  return fmt::format(
-      "{}]; the slowest stage has {:.1f}% of the work, an even share is {:.1f}%", text,
-      100.0 * static_cast<double>(cut.bottleneck) / static_cast<double>(std::max<std::int64_t>(total, 1)),
-      100.0 / static_cast<double>(runs.size()));
+  return text;
 }
 
-}  // namespace
+std::uint64_t LayoutChoice::hash() const {
+  std::uint64_t h = 0;
+  const auto add = [&](std::int64_t x) { h = hash64(h, static_cast<std::uint64_t>(x)); };
+  for (const plan::LayoutStage& stage : layout.stages()) {
+    for (const int x : {stage.units.module, stage.units.first, stage.units.last, stage.place, stage.round}) add(x);
+  }
+  if (schedule) {
+    for (const char c : plan::name_of(*schedule)) add(c);
+  }
+  for (const auto& module : recompute) {
+    for (const Recompute level : module) add(static_cast<int>(level));
+  }
+  for (const char c : reason) add(c);  // with the times that orders follow from
+  return h;
+}
 
-LayoutChoice make_layout(const Config& c, const std::vector<plan::BlockSize>& sizes) {
-  const ParallelConfig& p = c.parallel;
-  if (p.mesh_of.empty()) return {one_rank_layout(c), ""};
-  LayoutChoice choice;
-  plan::LayoutSpec spec;
-  spec.modules = module_units(c);
-  for (std::size_t k = 0; k < p.meshes.size(); ++k) {
-    const MeshConfig& mesh = p.meshes[k];
-    spec.meshes.push_back(plan::Mesh(mesh.tp, mesh.cp, mesh.dp, mesh.pp, {mesh.ranks.begin(), mesh.ranks.end()}));
-    if (!mesh.stages.empty()) {
-      auto runs = stage_spans(c, mesh);
-      for (std::size_t m = c.encoders.size(); m-- > 0;) {
-        if (projector_moves(c, m) && p.mesh_of.back() == static_cast<int>(k))
-          runs.front().insert(runs.front().begin(), units_on(c, m, k));
-      }
-      spec.runs.push_back(std::move(runs));
-      continue;
-    }
-    const UnitChain chain = unit_chain(c, build_model(c), k, sizes);
-    const plan::Cut cut = plan::cut_chain(chain.chain, mesh.pp * p.chunks);
-    spec.runs.push_back(runs_of(chain, cut));
-    if (mesh.pp * p.chunks > 1) {
-      choice.reason += fmt::format("{}stages cut by the work of each layer: {}", choice.reason.empty() ? "" : "\n",
-                                   describe(c, spec.runs.back(), cut));
+void LayoutChoice::apply(Model& model) const {
+  if (schedule) model.schedule = *schedule;
+  if (recompute.empty()) return;
+  for (std::size_t s = 0; s < model.stages.size(); ++s) {
+    const plan::UnitSpan& span = model.layout.stages()[s].units;
+    const auto& levels = recompute[static_cast<std::size_t>(span.module)];
+    model.recompute[s].assign(levels.begin() + span.first, levels.begin() + span.last);
+  }
+}
+
+LayoutChoice make_layout(const Config& c, const Workload& workload, const Machine& machine) {
+  if (c.parallel.mesh_of.empty()) return {one_rank_layout(c), {}, {}, ""};
+  // Cuts are made by estimates for layers wherever they may stand. What those miss of what the engine of the layout
+  // will take (ports of a place's several stages) is kept free in another try.
+  constexpr int kTries = 4;
+  Machine room = machine;
+  for (int tries = 1;; ++tries) {
+    LayoutChoice choice = Chooser(c, workload, room).choose();
+    if (machine.memory == 0 || choice.reason.empty()) return choice;
+    Model model = build_model(c, choice.layout, choice.layout.meshes().back().ranks().front());
+    choice.apply(model);
+    std::int64_t most = 0;
+    for (const RankMemory& m : Predictor(c, model, workload.caps, machine, cpu_stream()).memory(workload.most_blocks))
+      most = std::max(most, m.total());
+    if (most <= machine.memory) return choice;
+    room.memory -= most - machine.memory;
+    if (tries == kTries || room.memory <= 0) {
+      throw ConfigError(fmt::format("{}: that takes {} of the {} of a rank", choice.reason, plan::bytes_text(most),
+                                    plan::bytes_text(machine.memory)));
     }
   }
-  choice.layout = plan::Layout(std::move(spec));
-  return choice;
+}
+
+LayoutChoice make_layout(const Config& c, const std::vector<plan::BlockSize>& sizes) {
+  constexpr plan::Ns kRate = 20'000'000;  // of 10^9 FLOPs; only ratios count
+  Machine machine;
+  machine.costs = plan::CostModel({kRate, kRate, kRate});
+  return make_layout(c, workload_of(sizes, 8), machine);
 }
 
 }  // namespace mmt::app

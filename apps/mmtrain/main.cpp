@@ -80,6 +80,22 @@ int main(int argc, char** argv) {
   validate->add_flag("--decode", a.decode, "decode every picture and sound, too");
   add_json(validate);
 
+  CLI::App* plan = add("plan", "what the layout means for every rank: stages, memory, predicted step; no MPI needed",
+                       run_plan, true);
+  const auto add_ranks = [&](CLI::App* sub) {
+    sub->add_option("--ranks", a.ranks, "plan for so many ranks (default: as many as the layout says)")
+        ->check(CLI::Range(1, 1 << 20));
+  };
+  add_ranks(plan);
+  add_json(plan);
+
+  CLI::App* simulate =
+      add("simulate", "compare schedules by simulation, write their timelines; no MPI needed", run_simulate, true);
+  add_ranks(simulate);
+  add_json(simulate);
+  simulate->add_option("--policies", a.policies, "which schedules, separated by commas (default: all)");
+  simulate->add_option("--out", a.out, "folder for timeline.html and trace.json of each schedule");
+
   CLI::App* inspect = add("inspect", "what a checkpoint holds", run_inspect, false);
   inspect->add_option("checkpoint", a.checkpoint, "checkpoint folder, run folder, or config")->required();
   add_json(inspect);

@@ -1,5 +1,7 @@
 #include "apps/mmtrain/memory.h"
 
+#include "parallel/run/param_bytes.h"
+
 #include <fstream>
 #include <string>
 
@@ -18,18 +20,14 @@ std::int64_t status_kib(const std::string& key) {
 
 }  // namespace
 
-std::int64_t expected_bytes(Model& model, const Engine& engine) {
+int state_shards(const Model& model, int stage) {
+  return model.zero[model.module_of(stage)] ? model.layout.lanes() : 1;
+}
+
+std::int64_t expected_bytes(const Model& model, const Engine& engine, const Stream& stream) {
   std::int64_t bytes = engine.capacity_bytes() + engine.rows_bytes();
-  for (const int s : model.own) {
-    run::ParameterStore& store = *model.stores[static_cast<std::size_t>(s)];
-    bytes += store.packed_bytes();
-    for (const run::ParamState& p : store.params()) bytes += p.grad.bytes();  // every use of a tied one has its own
-  }
-  for (const run::PlacedParam& placed : model.params(false)) {
-    const run::ParamState* p = placed.state;
-    bytes += p->master.bytes() + (p->compute.data == p->master.data ? 0 : p->compute.bytes());
-    bytes += 2 * p->grad.bytes();  // moments
-  }
+  for (const int s : model.own)
+    bytes += run::param_bytes(model.stages[static_cast<std::size_t>(s)], stream, state_shards(model, s)).total();
   return bytes;
 }
 

@@ -2,6 +2,7 @@
 
 #include "apps/mmtrain/layout.h"
 #include "apps/mmtrain/parameter_rules.h"
+#include "apps/mmtrain/workload.h"
 #include "kernels/elementwise.h"
 
 #include <algorithm>
@@ -48,6 +49,8 @@ Model build_model(const Config& c, plan::Layout layout, int rank) {
   m.rank = rank;
   m.lane = m.layout.lane_of(rank);
   m.own = m.layout.stages_on(rank);
+  m.schedule.policy = plan::parse_policy(c.parallel.policy).value_or(plan::Policy::one_f_one_b);
+  m.schedule.memory = c.parallel.memory_h2 ? plan::ZeroBubbleMemory::h2 : plan::ZeroBubbleMemory::h1;
   m.zero.resize(m.num_modules());
   for (std::size_t k = 0; k < c.parallel.zero.size() && k < m.num_modules(); ++k) m.zero[k] = c.parallel.zero[k];
   std::vector<models::EmbeddingPort> ports;
@@ -74,6 +77,7 @@ Model build_model(const Config& c, plan::Layout layout, int rank) {
     m.traits.push_back({.needs_backward = stage.needs_backward(),
                         .trains = stage.trains(),
                         .selects = stage.units.back()->plan().output.count == run::RowCount::out});
+    m.recompute.emplace_back(stage.units.size(), c.recompute_of(module));
     std::vector<int> ranks;
     for (int lane = 0; lane < m.layout.lanes(); ++lane) {
       for (const int r : m.layout.ranks_of(static_cast<int>(s), lane)) ranks.push_back(r);

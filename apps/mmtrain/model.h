@@ -4,6 +4,7 @@
 #include "apps/mmtrain/config.h"
 #include "models/build.h"
 #include "parallel/plan/layout.h"
+#include "parallel/plan/schedule.h"
 #include "parallel/plan/step.h"
 #include "parallel/run/optimized.h"
 #include "parallel/run/ties.h"
@@ -28,11 +29,13 @@ struct Model {
   std::vector<run::Stage> stages;
   std::vector<plan::StageTraits> traits;
   std::vector<run::StageUses> uses;
+  std::vector<std::vector<run::Recompute>> recompute;        ///< by stage and unit, as wanted
   std::vector<std::unique_ptr<run::ParameterStore>> stores;  ///< by stage id; null: another rank's
   std::vector<int> own;                                      ///< stages of this rank, ascending
   std::vector<MeshComms> comms;                              ///< by mesh
   run::Ties ties;
-  plan::StepEnd end;  ///< reductions, ties and update that end a training step
+  plan::ScheduleOptions schedule;  ///< as written, `auto` as 1f1b, unless a choice was made (layout.h)
+  plan::StepEnd end;               ///< reductions, ties and update that end a training step
 
   // By module.
   std::vector<plan::EncoderRows> encoder_rows;

@@ -110,7 +110,7 @@ std::unique_ptr<PlannedStep> plan_step(const PlanContext& c, std::vector<plan::S
   }
   for (const std::int32_t i : step->own) step->wanted.push_back(wanted_of(*step, model, i));
   step->graph = plan::lane_graph(model.layout, model.lane, model.traits, sizes, c.train);
-  const std::vector<plan::Program> programs = lane_programs(*c.config, model, step->graph, c.train);
+  const std::vector<plan::Program> programs = lane_programs(model, step->graph, c.train);
   step->program = *std::ranges::find(programs, model.rank, &plan::Program::rank);
   return step;
 }
@@ -133,7 +133,7 @@ std::vector<std::int32_t> agree_on_failed(comm::Communicator& world, const Plann
   return faults;
 }
 
-std::vector<plan::Program> lane_programs(const Config& c, const Model& model, plan::StageGraph& graph, bool train) {
+std::vector<plan::Program> lane_programs(const Model& model, plan::StageGraph& graph, bool train) {
   std::vector<int> places, rounds;
   for (const plan::LayoutStage& stage : model.layout.stages()) {
     places.push_back(stage.place);
@@ -142,9 +142,7 @@ std::vector<plan::Program> lane_programs(const Config& c, const Model& model, pl
   const bool chunked = std::ranges::any_of(rounds, [](int r) { return r > 0; });
   const plan::PipelineShape shape =
       plan::shape_of(graph, places, {}, chunked ? std::span<const int>(rounds) : std::span<const int>());
-  plan::ScheduleOptions options;
-  options.policy = plan::parse_policy(c.parallel.policy).value_or(plan::Policy::one_f_one_b);
-  options.memory = c.parallel.memory_h2 ? plan::ZeroBubbleMemory::h2 : plan::ZeroBubbleMemory::h1;
+  plan::ScheduleOptions options = model.schedule;
   if (chunked) graph.credits = std::max(graph.credits, plan::credits_needed(shape, options.policy));
   options.credits = graph.credits;
   plan::PassOptions passes;

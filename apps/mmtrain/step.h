@@ -48,7 +48,7 @@ std::unique_ptr<PlannedStep> plan_step(const PlanContext& context, std::vector<p
                                        std::int64_t number, std::vector<PlannedSample> samples);
 
 /// The program of every rank of this rank's lane for a graph, whose credits are raised where its schedule needs more.
-std::vector<plan::Program> lane_programs(const Config& config, const Model& model, plan::StageGraph& graph, bool train);
+std::vector<plan::Program> lane_programs(const Model& model, plan::StageGraph& graph, bool train);
 
 /// Collective: which samples of the batch failed to load on any rank. Those of `loaded` (in the order of step.own) that
 /// did get weight 0 and the fault on every rank. By sample of the batch: -1, or the fault.

@@ -68,22 +68,33 @@ void Trainer::make_model() {
     throw Agreed(kUsage, fmt::format("modules.{}.vocabulary is {}, but the tokenizer {} has ids up to {}", llm.name,
                                      llm.vocabulary, config_.data.tokenizer, tokens - 1));
   }
-  std::string reason;
-  in_agreement(job_.world(), [&] {
-    LayoutChoice choice = make_layout(config_, typical_block(config_, indexes_.front(), preparer_->preparation()));
-    reason = choice.reason;
-    model_ = std::make_unique<Model>(build_model(config_, std::move(choice.layout), job_.rank()));
-  });
-  if (!reason.empty()) log::info("{}", reason);
-  required_flops_ = std::make_unique<RequiredFlops>(config_, *model_);
-  make_stores(*model_, job_.world(), stream_);
-  log::info("{}", describe(*model_));
-  initialize_model(*model_, config_.run.seed, stream_);
   std::vector<const data::DatasetIndex*> all;
   for (const auto* list : {&indexes_, &eval_indexes_}) {
     for (const data::DatasetIndex& index : *list) all.push_back(&index);
   }
-  engine_ = std::make_unique<Engine>(config_, job_.world(), *model_, row_caps(config_, all), stream_);
+  const RowCaps caps = row_caps(config_, all);
+  const Machine machine = machine_of(config_, job_.size(), job_.world());
+  std::string reason;
+  std::uint64_t chosen = 0;
+  in_agreement(job_.world(), [&] {
+    LayoutChoice choice =
+        make_layout(config_, workload_of(config_, *sampler_, indexes_, caps, preparer_->preparation()), machine);
+    reason = choice.reason;
+    chosen = choice.hash();
+    model_ = std::make_unique<Model>(build_model(config_, choice.layout, job_.rank()));
+    choice.apply(*model_);
+  });
+  if (!same_on_all(job_.world(), chosen)) {
+    throw Agreed(kFailed,
+                 "the ranks planned different layouts, since their processors differ: write `stages`, "
+                 "`schedule.policy` and `recompute` into the config (`mmtrain plan` shows them)");
+  }
+  if (!reason.empty()) log::info("planned for {}\n{}", machine.text, reason);
+  required_flops_ = std::make_unique<RequiredFlops>(config_, *model_);
+  make_stores(*model_, job_.world(), stream_);
+  log::info("{}", describe(*model_));
+  initialize_model(*model_, config_.run.seed, stream_);
+  engine_ = std::make_unique<Engine>(config_, job_.world(), *model_, caps, stream_);
 }
 
 void Trainer::make_optimizer() {
@@ -144,11 +155,7 @@ void Trainer::fill_queue() {
 }
 
 void Trainer::check_plan(const PlannedStep& step) {
-  if (job_.size() == 1) return;
-  const auto hash = static_cast<std::int64_t>(step.hash >> 1);
-  std::array<std::int64_t, 2> ends = {hash, -hash};
-  job_.world().all_reduce(Tensor(ends.data(), DType::i64, {2}), comm::ReduceOp::max);
-  MMT_CHECK(ends[0] == -ends[1], "the ranks planned different steps {}", step.number);
+  MMT_CHECK(same_on_all(job_.world(), step.hash), "the ranks planned different steps {}", step.number);
 }
 
 /// Hands over the step's samples; false when a stop was requested while waiting for them.

@@ -189,7 +189,7 @@ void Trainer::report_step(const StepFigures& f) {
 /// The estimate is what was asked for: weights, gradients, moments, block arenas, rows. The rest of what the process
 /// grew by is the loader's media, the matrix library's own buffers and the C++ heap.
 void Trainer::report_memory() {
-  memory_expected_ = expected_bytes(*model_, *engine_) + loader_->peak_bytes();
+  memory_expected_ = expected_bytes(*model_, *engine_, stream_) + loader_->peak_bytes();
   const auto grown = static_cast<double>(peak_resident_bytes() - memory_before_);
   log::info("memory of this rank: {} before the model, peak {} above that; estimate {} ({:+.1f}%)",
             format_value(static_cast<double>(memory_before_), Unit::bytes), format_value(grown, Unit::bytes),

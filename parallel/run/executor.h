@@ -30,6 +30,10 @@ struct StageSetup {
   bool evaluates = true;                                    ///< forward-only programs will run, too
 };
 
+/// What of it has an effect: units with a backward that are no sinks (the forward of a sink already computed what its
+/// backward reads), selective only with something cheap.
+Recompute effective(const UnitPlan& unit, Recompute wanted);
+
 /// What one step (or the part of a later one that runs ahead) works on.
 struct StepData {
   const plan::StageGraph* graph = nullptr;

@@ -10,19 +10,6 @@ std::size_t bytes_for(DType dtype, std::int64_t rows, std::int64_t cols) {
   return Arena::footprint(static_cast<std::size_t>(rows * cols * size_of(dtype)));
 }
 
-std::size_t capacity_bytes(const RowsCapacity& c) {
-  const plan::BlockSize& s = c.size;
-  std::size_t bytes = bytes_for(DType::i32, s.rows, 1) + bytes_for(DType::i32, s.rows, c.num_positions);
-  bytes +=
-      static_cast<std::size_t>(c.num_masks) * (2 * bytes_for(DType::u64, s.rows, 1) + bytes_for(DType::i32, s.rows, 1));
-  bytes += 3 * bytes_for(DType::i32, s.supervised, 1) + 2 * bytes_for(c.master, s.supervised, 1) +
-           bytes_for(DType::i32, s.out, 1) + bytes_for(DType::i64, s.rows, 2) + bytes_for(DType::i64, s.out, 2);
-  bytes += bytes_for(c.master, s.source, c.source_cols) + bytes_for(DType::i32, c.items, 2);
-  bytes += 2 * bytes_for(c.master, s.rows, c.rotary_pairs);
-  for (const std::int64_t rows : c.port_rows) bytes += bytes_for(DType::i32, rows, 1);
-  return bytes;
-}
-
 template <class T> Tensor mirror(Arena& arena, DType dtype, std::span<const T> values, std::int64_t cols = 0) {
   const auto n = static_cast<std::int64_t>(values.size());
   const Tensor t = cols == 0 ? arena.take(dtype, {n}) : arena.take(dtype, {n / cols, cols});
@@ -54,7 +41,21 @@ template <class F> Tensor make_addresses(Arena& arena, const plan::RowsPlan& pla
 
 }  // namespace
 
-RowsMemory::RowsMemory(const RowsCapacity& capacity) : capacity_(capacity), arena_("rows", capacity_bytes(capacity)) {}
+std::int64_t RowsCapacity::bytes() const {
+  const plan::BlockSize& s = size;
+  std::size_t sum = bytes_for(DType::i32, s.rows, 1) + bytes_for(DType::i32, s.rows, num_positions);
+  sum +=
+      static_cast<std::size_t>(num_masks) * (2 * bytes_for(DType::u64, s.rows, 1) + bytes_for(DType::i32, s.rows, 1));
+  sum += 3 * bytes_for(DType::i32, s.supervised, 1) + 2 * bytes_for(master, s.supervised, 1) +
+         bytes_for(DType::i32, s.out, 1) + bytes_for(DType::i64, s.rows, 2) + bytes_for(DType::i64, s.out, 2);
+  sum += bytes_for(master, s.source, source_cols) + bytes_for(DType::i32, items, 2);
+  sum += 2 * bytes_for(master, s.rows, rotary_pairs);
+  for (const std::int64_t rows : port_rows) sum += bytes_for(DType::i32, rows, 1);
+  return static_cast<std::int64_t>(sum);
+}
+
+RowsMemory::RowsMemory(const RowsCapacity& capacity)
+    : capacity_(capacity), arena_("rows", static_cast<std::size_t>(capacity.bytes())) {}
 
 void RowsMemory::reset(const plan::RowsPlan& plan, std::span<const int> port_edges, const Stage& stage,
                        const Stream& stream) {

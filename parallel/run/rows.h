@@ -19,6 +19,7 @@ struct RowsCapacity {
   std::int64_t rotary_pairs = 0;        ///< of the stage's RotarySpec; 0: none
   std::int64_t source_cols = 0;         ///< columns of Rows::source; 0: the module reads no media
   std::vector<std::int64_t> port_rows;  ///< by stage port; 0 for the port of an inner link
+  std::int64_t bytes() const;           ///< of a RowsMemory
 };
 
 class RowsMemory {

@@ -16,6 +16,13 @@ std::int64_t rows_of(RowCount count, const plan::BlockSize& size, std::int64_t p
   return 0;
 }
 
+Recompute effective(const UnitPlan& unit, Recompute wanted) {
+  if (!unit.needs_backward() || !unit.has_output()) return Recompute::none;
+  const bool cheap = std::ranges::any_of(
+      unit.tensors, [](const TensorSpec& t) { return t.cheap && (t.life == Life::kept || t.life == Life::held); });
+  return wanted == Recompute::selective && !cheap ? Recompute::none : wanted;
+}
+
 StageLayout::StageLayout(const StageSetup& setup) : stage(setup.stage), ports(setup.stage->ports()) {
   for (std::size_t u = 0; u < num_units(); ++u) {
     const UnitPlan& unit = plan(u);
@@ -33,11 +40,7 @@ StageLayout::StageLayout(const StageSetup& setup) : stage(setup.stage), ports(se
     }
     MMT_CHECK(setup.recompute.empty() || setup.recompute.size() == num_units(), "{} units, recompute is set for {}",
               num_units(), setup.recompute.size());
-    Recompute mode = setup.recompute.empty() ? Recompute::none : setup.recompute[u];
-    const bool cheap = std::ranges::any_of(
-        unit.tensors, [](const TensorSpec& t) { return t.cheap && (t.life == Life::kept || t.life == Life::held); });
-    if (!unit.needs_backward() || !unit.has_output() || (mode == Recompute::selective && !cheap))
-      mode = Recompute::none;
+    const Recompute mode = effective(unit, setup.recompute.empty() ? Recompute::none : setup.recompute[u]);
     recompute.push_back(mode);
     chain_life.push_back(Life::scratch);
     if (u == 0) continue;

@@ -17,10 +17,8 @@ struct StageLayout {
   std::vector<Stage::Port> ports;
   std::vector<int> x_port;                   ///< by unit: the port that reads the unit before it; -1: none
   std::vector<std::vector<int>> stage_port;  ///< by unit and port: the stage's port; -1: the unit before
-  std::vector<Life> chain_life;  ///< by unit: how long its output lives inside the stage (last unit: unused)
-  /// By unit, where it has an effect: units with a backward, not sinks (their forward already computed what the
-  /// backward reads), selective only with something cheap.
-  std::vector<Recompute> recompute;
+  std::vector<Life> chain_life;      ///< by unit: how long its output lives inside the stage (last unit: unused)
+  std::vector<Recompute> recompute;  ///< by unit, where it has an effect
 
   /// Whether a tensor of the unit keeps what the forward wrote until its reader in the backward.
   bool stored(std::size_t unit, const TensorSpec& t) const {

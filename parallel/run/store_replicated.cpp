@@ -1,6 +1,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "parallel/run/buckets.h"
+#include "parallel/run/param_bytes.h"
 #include "parallel/run/store_params.h"
 
 #include <algorithm>
@@ -118,9 +119,7 @@ class ReplicatedStore final : public ParameterStore {
       const std::size_t first = first_use.at(canonical_name(spec));
       for (const Transpose t : {Transpose::no, Transpose::yes}) {
         const bool forward = t == Transpose::yes;
-        if (spec.trainable || !(forward ? spec.forward_product : spec.input_product) || num_owned(spec) == 0) continue;
-        const std::int64_t out = spec.box.shape[0], in = num_owned(spec) / out;
-        const std::int64_t size = ops::packed_bytes(stream_, spec.dtype, t, forward ? in : out, forward ? out : in);
+        const std::int64_t size = run::packed_bytes(spec, t, stream_);
         if (size == 0) continue;
         int& place = packed_places_[first][forward ? 1 : 0];
         if (place < 0) {
@@ -200,11 +199,9 @@ class ReplicatedStore final : public ParameterStore {
     };
     const auto is_first = [&](std::size_t i) { return first_use.at(canonical_name(*params_[i].spec)) == i; };
     const auto in_buckets = [&](std::size_t i) { return zero_ == 1 && params_[i].spec->trainable; };
-    // What is frozen needs no more precision than what products read.
-    const auto kept_as = [&](const ParamSpec& spec) { return spec.trainable ? master_of(spec.dtype) : spec.dtype; };
     std::size_t masters = 0, computes = 0;
     for (std::size_t i = 0; i < params_.size(); ++i) {
-      const DType dtype = params_[i].spec->dtype, master = kept_as(*params_[i].spec);
+      const DType dtype = params_[i].spec->dtype, master = master_dtype(*params_[i].spec);
       if (!is_first(i)) continue;
       if (!in_buckets(i)) params_[i].owned_count = num_owned(*params_[i].spec);
       if (!in_buckets(i) || dtype != master) masters += of(master, params_[i].owned_count);
@@ -235,7 +232,7 @@ class ReplicatedStore final : public ParameterStore {
         whole_compute_[i] = whole_compute_[first];
         continue;
       }
-      const DType dtype = p.spec->dtype, master = kept_as(*p.spec);
+      const DType dtype = p.spec->dtype, master = master_dtype(*p.spec);
       if (in_buckets(i)) {
         p.compute = whole_compute_[i].row_range(p.owned_first, p.owned_count);
         p.master = dtype == master ? p.compute : masters_.take(master, {p.owned_count});

@@ -185,7 +185,7 @@ void measure(Bench& bench, StepCase c, DType dtype, const std::string& step_name
   bench.rate(step_name, c.config.encoders.empty() ? "tok/s" : "rows/s", static_cast<double>(batch.rows), seconds,
              "floor: products and AdamW", static_cast<double>(batch.rows) / floor);
   const double peak = static_cast<double>(app::peak_resident_bytes() - before) / 1e9;
-  bench.add({memory_name, "GB", peak, peak, "estimate", static_cast<double>(expected_bytes(model, engine)) / 1e9});
+  bench.add({memory_name, "GB", peak, peak, "estimate", static_cast<double>(expected_bytes(model, engine, stream)) / 1e9});
 }
 
 }  // namespace
