@@ -1,4 +1,5 @@
 #include "apps/mmtrain/commands.h"
+#include "apps/mmtrain/profile.h"
 #include "apps/mmtrain/signals.h"
 #include "core/arena.h"
 
@@ -71,6 +72,9 @@ int main(int argc, char** argv) {
   dump->add_option("--out", a.out, "HDF5 file to write")->required();
   dump->add_option("--step", a.step, "which step; those before it are made first")->check(CLI::PositiveNumber);
   dump->add_flag("--logits", a.logits, "also the logits of every sample");
+
+  CLI::App* profile = add("profile", "measure layers and copies on this machine, for planning", run_profile, true);
+  profile->add_option("--out", a.out, "cost file to write (default: costs.json)");
 
   CLI::App* index = add("index", "index the data sets ahead of a run", run_index, true);
   add_json(index);
