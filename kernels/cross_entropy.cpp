@@ -50,12 +50,28 @@ void cross_entropy_gradient(const Stream& stream, const Tensor& dlogits, const T
   table_for(stream, logits.dtype).cross_entropy.gradient(stream, dlogits, logits, labels, weight, lse, first);
 }
 
-void argmax_rows(const Stream& stream, const Tensor& index, const Tensor& x) {
+void cross_entropy_combine(const Stream& stream, const Tensor& loss, const Tensor& lse, const Tensor& predicted,
+                           const Tensor& stats, const Tensor& largest, const Tensor& labels) {
+  const std::int64_t rows = labels.rows();
+  check_vector(stream, labels, rows, DType::i32, "cross_entropy: labels");
+  check_vector(stream, loss, rows, stats.dtype, "cross_entropy: loss");
+  check_vector(stream, lse, rows, stats.dtype, "cross_entropy: lse");
+  check_tensor(stream, stats, 2, stats.dtype, "cross_entropy: stats");
+  MMT_CHECK(stats.cols() == kCrossEntropyStats && (rows == 0 ? stats.rows() == 0 : stats.rows() % rows == 0),
+            "cross_entropy: stats {} of {} rows", stats.describe(), rows);
+  if (predicted.defined()) {
+    check_vector(stream, predicted, rows, DType::i32, "cross_entropy: predicted");
+    check_vector(stream, largest, stats.rows(), DType::i32, "cross_entropy: largest");
+  }
+  table_for(stream, stats.dtype).cross_entropy.combine(stream, loss, lse, predicted, stats, largest, labels);
+}
+
+void argmax_rows(const Stream& stream, const Tensor& index, const Tensor& x, std::int32_t first) {
   check_compute(stream, x, "argmax_rows: x");
   check_tensor(stream, x, 2, x.dtype, "argmax_rows: x");
   MMT_CHECK(x.cols() > 0, "argmax_rows: {}", x.describe());
   check_vector(stream, index, x.rows(), DType::i32, "argmax_rows: index");
-  table_for(stream, x.dtype).cross_entropy.argmax(stream, index, x);
+  table_for(stream, x.dtype).cross_entropy.argmax(stream, index, x, first);
 }
 
 std::size_t linear_cross_entropy_scratch(DType compute, std::int64_t rows, std::int64_t vocabulary,

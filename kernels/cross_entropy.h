@@ -22,7 +22,9 @@ struct CrossEntropyTable {
                 std::int32_t first) = nullptr;
   void (*gradient)(const Stream&, const Tensor& dlogits, const Tensor& logits, const Tensor& labels,
                    const Tensor& weight, const Tensor& lse, std::int32_t first) = nullptr;
-  void (*argmax)(const Stream&, const Tensor& index, const Tensor& x) = nullptr;
+  void (*combine)(const Stream&, const Tensor& loss, const Tensor& lse, const Tensor& predicted, const Tensor& stats,
+                  const Tensor& largest, const Tensor& labels) = nullptr;
+  void (*argmax)(const Stream&, const Tensor& index, const Tensor& x, std::int32_t first) = nullptr;
 };
 
 /// What a fused head needs besides its tensors.
@@ -43,18 +45,23 @@ namespace ops {
 void cross_entropy(const Stream& stream, const Tensor& loss, const Tensor& dlogits, const Tensor& logits,
                    const Tensor& labels, const Tensor& weight);
 
-/// The same in two steps, for a vocabulary cut over ranks: `stats` (S, 3), master dtype, of this shard's classes
-/// [first, first + V); the caller combines them over the shards to lse = m + log(sum_i s_i exp(m_i - m)), m = max m_i,
-/// and loss = lse - sum of column 2. Labels outside this shard are legal here.
+/// The same in steps, for a vocabulary cut over ranks: `stats` (S, 3), master dtype, of this shard's classes
+/// [first, first + V). Labels outside this shard are legal here.
 void cross_entropy_stats(const Stream& stream, const Tensor& stats, const Tensor& logits, const Tensor& labels,
                          std::int32_t first);
+/// `stats` (P * S, 3) and `largest` (P * S) i32, one shard after the other. With m_i, s_i of shard i and m = max m_i:
+/// lse (S) = m + log(sum_i s_i exp(m_i - m)), loss (S) = lse - sum_i of column 2 (0 where the label is negative),
+/// summed in the order of the shards. predicted (S) i32 = `largest` of the first shard that has the maximum, where
+/// `largest` is each shard's class of its largest logit; both may be absent.
+void cross_entropy_combine(const Stream& stream, const Tensor& loss, const Tensor& lse, const Tensor& predicted,
+                           const Tensor& stats, const Tensor& largest, const Tensor& labels);
 /// dlogits = weight * (exp(logits - lse) - onehot(label - first)); dlogits as in cross_entropy, lse (S) master dtype.
 void cross_entropy_gradient(const Stream& stream, const Tensor& dlogits, const Tensor& logits, const Tensor& labels,
                             const Tensor& weight, const Tensor& lse, std::int32_t first);
 
-/// index[r] (rows) i32 = column of the largest value of x (rows, cols), ties to the lower column. NaN is never chosen
-/// unless the whole row is NaN: then column 0.
-void argmax_rows(const Stream& stream, const Tensor& index, const Tensor& x);
+/// index[r] (rows) i32 = first + column of the largest value of x (rows, cols), ties to the lower column. NaN is never
+/// chosen unless the whole row is NaN: then column 0.
+void argmax_rows(const Stream& stream, const Tensor& index, const Tensor& x, std::int32_t first = 0);
 
 /// Linear head and loss in chunks of rows: logits = x w^T, loss, and the gradients, without ever holding (S, V).
 ///   loss (S)           master dtype, not weighted

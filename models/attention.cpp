@@ -103,7 +103,7 @@ SelfAttention::SelfAttention(UnitPlanner& planner, const AttentionOptions& optio
   scratch_ += larger(larger(q_.backward_scratch(), k_.backward_scratch()),
                      larger(v_.backward_scratch(), o_.backward_scratch()));
   if (input_needs_grad) {
-    input_sum_ = TpSum(planner, RowCount::rows, options.hidden, {Phase::backward_input});
+    input_sum_ = TpSum(planner, planner.between_layers(), options.hidden, {Phase::backward_input});
     scratch_ += input_sum_.scratch();
   }
   planner.kernel_scratch([shape = shape_, dtype = planner.dtype(), backward](const Stream& stream, Phase phase,

@@ -32,6 +32,7 @@ class TransformerBlock final : public run::Unit {
 
  private:
   void run(Ctx& ctx, const Tensor& x, const Tensor& out, Saved& saved) const;
+  Tensor all_rows(Ctx& ctx, const Tensor& share, Tensor whole = {}) const;
 
   bool input_needs_grad_ = false;   ///< of x
   bool middle_needs_grad_ = false;  ///< of h
@@ -40,7 +41,9 @@ class TransformerBlock final : public run::Unit {
   Mlp mlp_;
   SlotId normed1_ = kNone, middle_ = kNone, normed2_ = kNone;
   bool cheap1_ = false, cheap2_ = false;  ///< the normed rows are stored, and what they are made of, too
+  bool shares_ = false;                   ///< sequence parallelism: between its parts a rank holds a share of the rows
   SlotId d_middle_ = kNone;               ///< where attention's output product trains
+  SlotId d_out_ = kNone;                  ///< of all rows, where the MLP's last product trains
 };
 
 }  // namespace mmt::models

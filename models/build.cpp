@@ -6,6 +6,7 @@
 #include "models/head.h"
 #include "models/projector.h"
 #include "models/vision.h"
+#include "models/whole_rows.h"
 
 #include <set>
 
@@ -132,14 +133,16 @@ run::Stage build_encoder(const EncoderSpec& s, std::int64_t llm_hidden, UnitPlan
   stage.windows = {0};
   const int blocks = num_blocks(s);
   Chain chain(stage, range, num_units(s));
-  chain.add(encoder_stem(s, setting));
+  chain.add(among_shares(setting, encoder_stem(s, setting)));
   for (int layer = 0; layer < blocks; ++layer)
     chain.add(std::make_unique<TransformerBlock>(setting, encoder_block(s, layer), chain.needs_grad()));
   const std::string norm = !s.post_norm ? "" : s.modality == "audio" ? "layer_norm" : "post_layernorm";
-  chain.add(std::make_unique<EncoderExit>(
+  chain.add(among_shares(
       setting,
-      EncoderExitOptions{.unit = s.name + ".exit", .hidden = s.hidden, .norm = norm, .epsilon = s.norm_epsilon},
-      chain.needs_grad()));
+      std::make_unique<EncoderExit>(
+          setting,
+          EncoderExitOptions{.unit = s.name + ".exit", .hidden = s.hidden, .norm = norm, .epsilon = s.norm_epsilon},
+          chain.needs_grad())));
   if (s.projector.kind == "none") return stage;
 
   setting.module = s.name + ".projector";
@@ -164,14 +167,15 @@ run::Stage build_llm(const LlmSpec& s, const std::vector<EmbeddingPort>& ports, 
   stage.windows = mask_windows(s);
   stage.rotary = rotary_of(s);
   Chain chain(stage, range, num_units(s));
-  chain.add(std::make_unique<EmbeddingUnit>(
-      setting, EmbeddingOptions{.unit = s.name + ".embed",
-                                .tokens = "model.embed_tokens",
-                                .vocabulary = s.vocabulary,
-                                .hidden = s.hidden,
-                                .ports = ports,
-                                .positions = s.max_positions > 0 ? "model.embed_positions" : "",
-                                .max_positions = s.max_positions}));
+  chain.add(among_shares(setting,
+                         std::make_unique<EmbeddingUnit>(
+                             setting, EmbeddingOptions{.unit = s.name + ".embed",
+                                                       .tokens = "model.embed_tokens",
+                                                       .vocabulary = s.vocabulary,
+                                                       .hidden = s.hidden,
+                                                       .ports = ports,
+                                                       .positions = s.max_positions > 0 ? "model.embed_positions" : "",
+                                                       .max_positions = s.max_positions})));
   for (int layer = 0; layer < s.layers; ++layer)
     chain.add(std::make_unique<TransformerBlock>(setting, llm_block(s, layer), chain.needs_grad()));
   HeadOptions head;
@@ -182,7 +186,7 @@ run::Stage build_llm(const LlmSpec& s, const std::vector<EmbeddingPort>& ports, 
   head.head = s.tie_embeddings ? "model.embed_tokens" : "lm_head";
   head.vocabulary = s.vocabulary;
   head.hidden = s.hidden;
-  chain.add(std::make_unique<HeadUnit>(setting, head, chain.needs_grad()));
+  chain.add(among_shares(setting, std::make_unique<HeadUnit>(setting, head, chain.needs_grad())));
   return stage;
 }
 

@@ -1,6 +1,7 @@
 // First unit of a decoder: token rows, media rows written over them by the edges' ports, optional learned positions.
 #pragma once
 
+#include "kernels/embedding.h"
 #include "models/layer.h"
 
 #include <vector>
@@ -24,6 +25,7 @@ struct EmbeddingOptions {
   double init_scale = 0.02;
 };
 
+/// Over tp each rank holds a share of the vocabulary; learned positions are whole everywhere.
 /// Row r = table[ids[r]], zero where ids[r] is -1; then port k's row i overwrites row port_dst[k][i]; then positions
 /// are added. Inputs: the ports in order.
 class EmbeddingUnit final : public run::Unit {
@@ -37,6 +39,8 @@ class EmbeddingUnit final : public run::Unit {
 
  private:
   ParamId tokens_ = kNone, positions_ = kNone;
+  VocabularyShard shard_;
+  bool cut_ = false;
 };
 
 }  // namespace mmt::models

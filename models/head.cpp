@@ -20,11 +20,12 @@ HeadUnit::HeadUnit(const UnitPlanner::Setting& setting, const HeadOptions& o, bo
   norm.backward_in_forward = true;
   norm_ = Norm(planner, norm, input_needs_grad);
   ParamSpec spec{.name = o.head + ".weight", .shape = {vocabulary_, hidden_}, .init = {.scale = o.init_scale}};
-  if (planner.tp() > 1) spec.replica_over = {{Axis::tp, 0}};
+  cut_vocabulary(planner, spec);
   spec.forward_product = true;
   spec.input_product = norm_.output_needs_grad();
   head_ = planner.param(std::move(spec));
   head_trains_ = planner.trains(head_);
+  const std::int64_t classes = vocabulary_share(planner, vocabulary_).count;
 
   gathered_ = planner.tensor("supervised rows", hidden_, Life::scratch, RowCount::supervised);
   normed_ = planner.tensor("normed", hidden_, Life::scratch, RowCount::supervised);
@@ -35,15 +36,18 @@ HeadUnit::HeadUnit(const UnitPlanner::Setting& setting, const HeadOptions& o, bo
     d_gathered_ = planner.tensor("d supervised rows", hidden_, Life::kept, RowCount::supervised);
   else if (norm_.trains())
     need += rows;
+  shards_ = HeadShards(planner, vocabulary_, hidden_, chunk_, norm_.output_needs_grad());
+  need += shards_.sum_scratch();
   for (const Phase phase : {Phase::forward, Phase::recompute}) planner.scratch(phase, need);
-  planner.kernel_scratch([dtype, vocabulary = vocabulary_, chunk = chunk_](const Stream&, Phase phase,
-                                                                           const plan::BlockSize& size, std::int64_t) {
+  planner.kernel_scratch([dtype, vocabulary = vocabulary_, chunk = chunk_, shards = shards_](
+                             const Stream&, Phase phase, const plan::BlockSize& size, std::int64_t) {
     if (phase != Phase::forward && phase != Phase::recompute) return std::int64_t{0};
+    if (shards.active()) return shards.scratch(size.supervised);
     return static_cast<std::int64_t>(ops::linear_cross_entropy_scratch(dtype, size.supervised, vocabulary, chunk));
   });
 
   // All of the head's work is done in F.
-  const Linear product = product_flops(RowCount::supervised, hidden_, vocabulary_);
+  const Linear product = product_flops(RowCount::supervised, hidden_, classes);
   Linear flops = product;
   if (norm_.output_needs_grad()) flops += product;
   if (head_trains_) flops += product;
@@ -89,8 +93,11 @@ void HeadUnit::train(Ctx& ctx, const Tensor& x, Saved& saved, bool again) const 
                               .chunk = chunk_,
                               .packed_forward = ctx.packed(head_, Transpose::yes),
                               .packed_input = ctx.packed(head_, Transpose::no)};
-  ops::linear_cross_entropy(ctx.stream, *ctx.scratch, again ? ctx.scratch->take(master, {count}) : store_loss(ctx), {},
-                            d, dw.view, in, dw.mode);
+  const Tensor loss = again ? ctx.scratch->take(master, {count}) : store_loss(ctx);
+  if (shards_.active())
+    shards_.run(ctx, loss, {}, d, dw.view, in, dw.mode);
+  else
+    ops::linear_cross_entropy(ctx.stream, *ctx.scratch, loss, {}, d, dw.view, in, dw.mode);
   if (norm_.trains() && !again) norm_.backward_weight_now(ctx, saved, d, gathered);
   if (d_gathered_ != kNone) norm_.backward_input(ctx, saved, d, d, gathered);
 }
@@ -108,6 +115,13 @@ void HeadUnit::evaluate(Ctx& ctx, const Tensor& x, Saved& saved) const {
                               .weight = {},
                               .chunk = chunk_,
                               .packed_forward = ctx.packed(head_, Transpose::yes)};
+  if (shards_.active()) {
+    if (ctx.logits == nullptr)
+      shards_.run(ctx, loss, rows.predicted, {}, {}, in, Accumulate::overwrite);
+    else
+      shards_.show_logits(ctx, loss, rows.predicted, in);
+    return;
+  }
   if (ctx.logits == nullptr) {
     ops::linear_cross_entropy(ctx.stream, *ctx.scratch, loss, rows.predicted, {}, {}, in);
     return;

@@ -1,6 +1,7 @@
 // Last unit of a decoder, a sink: final norm, linear head and cross-entropy of the supervised rows.
 #pragma once
 
+#include "models/head_shards.h"
 #include "models/norm.h"
 
 namespace mmt::models {
@@ -17,7 +18,8 @@ struct HeadOptions {
 
 /// Gathers the supervised rows first, so that norm and head cost nothing for the others. In training F also makes the
 /// gradients of norm and head, seeded with weight * Ctx::loss_scale, and keeps the supervised rows' input gradient;
-/// backward_input scatters it, zero elsewhere. Rows::loss gets the unweighted loss of each label.
+/// backward_input scatters it, zero elsewhere. Rows::loss gets the unweighted loss of each label. Over tp each rank
+/// holds a share of the vocabulary.
 class HeadUnit final : public run::Unit {
  public:
   HeadUnit(const UnitPlanner::Setting& setting, const HeadOptions& options, bool input_needs_grad);
@@ -36,6 +38,7 @@ class HeadUnit final : public run::Unit {
   std::int64_t hidden_ = 0, vocabulary_ = 0, chunk_ = 0;
   bool input_needs_grad_ = false, head_trains_ = false;
   Norm norm_;
+  HeadShards shards_;
   ParamId head_ = kNone;
   SlotId gathered_ = kNone, normed_ = kNone, d_gathered_ = kNone;
 };

@@ -7,7 +7,7 @@
 namespace mmt::models {
 
 Linear product_flops(RowCount count, std::int64_t in, std::int64_t out) {
-  const std::int64_t flops = 2 * in * out;
+  const std::int64_t flops = 2 * in * out / count.parts;
   switch (count) {
     case RowCount::one: return {.constant = flops};
     case RowCount::rows: return {.per_row = flops};
@@ -60,32 +60,44 @@ void zero_tail(const Ctx& ctx, const Tensor& x) {
   if (used < x.rows()) ops::fill(ctx.stream, x.row_range(used, x.rows() - used), 0.0);
 }
 
-TpSum::TpSum(UnitPlanner& planner, RowCount count, std::int64_t cols, std::initializer_list<Phase> phases)
+TpSum::TpSum(UnitPlanner& planner, RowCount count, std::int64_t cols, std::initializer_list<Phase> phases,
+             std::uint8_t when)
     : active_(planner.tp() > 1), compute_(planner.dtype()), count_(count), cols_(cols) {
   if (!active_) return;
-  // The message is the partial result in the master type; no rounding or guard zones in it.
-  Linear bytes = product_flops(count, cols, 1);
+  // The message is the partial result of all rows in the master type; no rounding or guard zones in it.
+  Linear bytes = product_flops(count.of, cols, 1);
   const std::int64_t size = size_of(master_of(compute_));
   for (std::int64_t* part : {&bytes.constant, &bytes.per_row, &bytes.per_supervised, &bytes.per_source, &bytes.per_out})
     *part = *part / 2 * size;
   for (const Phase phase : phases)
-    planner.event(phase, {.op = run::InnerEvent::Op::all_reduce, .axis = Axis::tp, .bytes = bytes});
+    planner.event(phase, {.op = count.parts > 1 ? run::InnerEvent::Op::reduce_scatter : run::InnerEvent::Op::all_reduce,
+                          .axis = Axis::tp,
+                          .bytes = bytes,
+                          .when = when});
 }
 
 Linear TpSum::scratch() const {
-  if (!active_ || compute_ != DType::bf16) return {};
-  return run::arena_bytes(DType::f32, count_, cols_);
+  if (!active_ || (compute_ != DType::bf16 && count_.parts == 1)) return {};
+  return run::arena_bytes(master_of(compute_), count_.of, cols_);
 }
 
 Tensor TpSum::begin(Ctx& ctx, const Tensor& out) const {
-  if (!active_ || compute_ != DType::bf16) return out;
-  return ctx.scratch->take(DType::f32, {out.rows(), out.cols()});
+  if (!active_ || (compute_ != DType::bf16 && count_.parts == 1)) return out;
+  return ctx.scratch->take(master_of(compute_), {out.rows() * count_.parts, out.cols()});
 }
 
 void TpSum::end(Ctx& ctx, const Tensor& partial, const Tensor& out) const {
   if (!active_) return;
-  ctx.comm(Axis::tp).all_reduce(partial, comm::ReduceOp::sum, ctx.stream);
-  if (partial.data != out.data) ops::copy(ctx.stream, out, partial);
+  comm::Communicator& tp = ctx.comm(Axis::tp);
+  if (count_.parts == 1) {
+    tp.all_reduce(partial, comm::ReduceOp::sum, ctx.stream);
+    if (partial.data != out.data) ops::copy(ctx.stream, out, partial);
+    return;
+  }
+  const Tensor own = partial.row_range(tp.rank() * out.rows(), out.rows());
+  const Tensor& sum = compute_ == DType::bf16 ? own : out;
+  tp.reduce_scatter(partial, sum, comm::ReduceOp::sum, ctx.stream);
+  if (sum.data != out.data) ops::copy(ctx.stream, out, sum);
 }
 
 }  // namespace mmt::models

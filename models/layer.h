@@ -58,13 +58,15 @@ std::int64_t used_rows(const run::Rows& rows);
 void zero_tail(const Ctx& ctx, const Tensor& x);
 
 /// The sum over tp of partial results: of a row-split product, or of the input gradients of column-split ones. With one
-/// rank it does nothing. Partial sums of bf16 travel in f32 and are rounded once.
+/// rank it does nothing. Partial sums of bf16 travel in f32 and are rounded once. Where `count` is a share of the rows,
+/// partial results have all rows and a rank gets the sum of its share.
 class TpSum {
  public:
   TpSum() = default;
-  TpSum(UnitPlanner& planner, RowCount count, std::int64_t cols, std::initializer_list<Phase> phases);
+  TpSum(UnitPlanner& planner, RowCount count, std::int64_t cols, std::initializer_list<Phase> phases,
+        std::uint8_t when = run::kAlways);
   bool active() const { return active_; }
-  /// Where the partial result goes: `out` itself, or an f32 tensor of the scratch arena.
+  /// Where the partial result goes: `out` itself, or a tensor of the scratch arena.
   Tensor begin(Ctx& ctx, const Tensor& out) const;
   void end(Ctx& ctx, const Tensor& partial, const Tensor& out) const;
   Linear scratch() const;

@@ -14,6 +14,7 @@ LinearLayer::LinearLayer(UnitPlanner& planner, const LinearOptions& options, boo
   ParamSpec bias{.name = options.name + ".bias", .shape = {options.out}, .init = {Init::Kind::zeros}, .decay = false};
   if (weight.shape.empty()) weight.shape = {options.out, options.in};
   if (weight.init.scale == 0) weight.init.scale = 1.0 / std::sqrt(3.0 * static_cast<double>(options.in));
+  const RowCount sum_count = options.count == RowCount::rows ? planner.between_layers() : options.count;
   weight.box = {std::vector<std::int64_t>(weight.shape.size(), 0), weight.shape};
   bias.box = {{0}, bias.shape};
 
@@ -40,9 +41,9 @@ LinearLayer::LinearLayer(UnitPlanner& planner, const LinearOptions& options, boo
       weight.box.shape[1] = in_;
       bias.replica_over = {{Axis::tp, 0}};
       if (options.in_recompute)
-        sum_ = TpSum(planner, options.count, out_, {Phase::forward, Phase::recompute});
+        sum_ = TpSum(planner, sum_count, out_, {Phase::forward, Phase::recompute});
       else
-        sum_ = TpSum(planner, options.count, out_, {Phase::forward});
+        sum_ = TpSum(planner, sum_count, out_, {Phase::forward});
       break;
   }
 

@@ -49,7 +49,7 @@ Mlp::Mlp(UnitPlanner& planner, const MlpOptions& options, bool input_needs_grad)
     scratch_ += buffer;
   scratch_ += larger(larger(gate_.backward_scratch(), up_.backward_scratch()), down_.backward_scratch());
   if (input_needs_grad) {
-    input_sum_ = TpSum(planner, RowCount::rows, options.hidden, {Phase::backward_input});
+    input_sum_ = TpSum(planner, planner.between_layers(), options.hidden, {Phase::backward_input});
     scratch_ += input_sum_.scratch();
   }
 }

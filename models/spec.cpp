@@ -239,9 +239,12 @@ std::vector<SpecProblem> validate(const LlmSpec& s) {
 
 namespace {
 
-std::vector<SpecProblem> check_tp(std::int64_t tp, std::int64_t heads, std::int64_t kv_heads, std::int64_t inner) {
+/// `vocabulary`: of the LLM, whose rows are shared in any numbers; 0 for an encoder.
+std::vector<SpecProblem> check_tp(std::int64_t tp, std::int64_t heads, std::int64_t kv_heads, std::int64_t inner,
+                                  std::int64_t vocabulary) {
   const auto cuts = [&](std::int64_t n) {
-    return heads % n == 0 && inner % n == 0 && (kv_heads % n == 0 || n % kv_heads == 0);
+    return heads % n == 0 && inner % n == 0 && (kv_heads % n == 0 || n % kv_heads == 0) &&
+           (vocabulary == 0 || n <= vocabulary);
   };
   if (heads < 1 || kv_heads < 1 || inner < 1) return {};  // reported as such
   if (tp >= 1 && cuts(tp)) return {};
@@ -256,10 +259,10 @@ std::vector<SpecProblem> check_tp(std::int64_t tp, std::int64_t heads, std::int6
 }  // namespace
 
 std::vector<SpecProblem> validate_tp(const EncoderSpec& s, int tp) {
-  return check_tp(tp, s.heads, s.heads, s.intermediate);
+  return check_tp(tp, s.heads, s.heads, s.intermediate, 0);
 }
 std::vector<SpecProblem> validate_tp(const LlmSpec& s, int tp) {
-  return check_tp(tp, s.heads, s.kv_heads, s.intermediate);
+  return check_tp(tp, s.heads, s.kv_heads, s.intermediate, s.vocabulary);
 }
 
 std::vector<std::int32_t> mask_windows(const LlmSpec& s) {

@@ -75,7 +75,7 @@ int run_generate(Job& job, const Arguments& a) {
   const bool prompted = !a.prompt.empty() || !a.images.empty() || !a.audios.empty();
   if (!prompted && config.eval.sets.empty()) throw Agreed(kUsage, "give --prompt, or eval.sets in the config");
   const data::Record record = prompted ? prompt_record(a) : data::Record();
-  Inference inference = load_inference(job, config, a.checkpoint);
+  Inference inference = load_inference(job, config, a.checkpoint, true);
   if (job.rank() != 0) return kDone;  // answers are one rank's work
   GenerateOptions options;
   options.max_new_tokens = a.max_new_tokens > 0 ? a.max_new_tokens : config.eval.max_new_tokens;

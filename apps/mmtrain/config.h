@@ -146,6 +146,7 @@ struct CheckpointConfig {
 struct MeshConfig {
   std::vector<std::int32_t> ranks;
   std::int32_t tp = 1, cp = 1, pp = 1, dp = 1;
+  bool sequence_parallel = false;  ///< between layers a tp rank holds its share of the rows
   struct Part {
     std::string module, units;  ///< "0-3", "embed-7", "projector"
   };
@@ -158,11 +159,16 @@ struct ParallelConfig {
   std::vector<MeshConfig> meshes{MeshConfig{}};
   std::vector<int> mesh_of;  ///< by module, encoders in config order, then the LLM
   std::string policy = "auto";
-  std::int32_t chunks = 1;  ///< interleaved: runs of layers that a place has
-  bool memory_h2 = false;   ///< zero-bubble
-  std::vector<bool> zero;   ///< by module: optimizer state is cut over the data lanes
+  std::int32_t chunks = 1;         ///< interleaved: runs of layers that a place has
+  bool memory_h2 = false;          ///< zero-bubble
+  std::vector<bool> zero;          ///< by module: optimizer state is cut over the data lanes
+  std::vector<bool> replicate_tp;  ///< by module: every tp rank holds and computes all of it
 
   int num_ranks() const;
+  /// Over how many ranks a module is cut by tp.
+  int cut_over(std::size_t module) const;
+  /// Whether a module's rows are shared between layers.
+  bool shares_rows(std::size_t module) const;
 };
 
 struct LogConfig {

@@ -90,6 +90,9 @@ void read_mesh(Reader& r, MeshText& text, bool shared) {
   r.optional("pp", text.pp, between(1, kMaxRanks));
   if (text.cp.value_or(1) != 1) r.problem("cp", "context parallelism is not supported yet");
   r.unsupported("order", "another order of the axes");
+  if (r.optional("sequence_parallel", text.mesh.sequence_parallel) && text.mesh.sequence_parallel &&
+      text.tp.value_or(1) == 1)
+    r.problem("sequence_parallel", "shares the rows over tp ranks, and tp is 1: give tp, or leave it out");
   r.value("stages", [&](Value& v) {
     if (v.read_word("auto")) return true;
     if (shared) return v.read_list([&](Value& item) { read_part(item, text.mesh); });
@@ -210,6 +213,15 @@ int ParallelConfig::num_ranks() const {
   return static_cast<int>(n);
 }
 
+int ParallelConfig::cut_over(std::size_t module) const {
+  if (module >= mesh_of.size() || (module < replicate_tp.size() && replicate_tp[module])) return 1;
+  return meshes[static_cast<std::size_t>(mesh_of[module])].tp;
+}
+
+bool ParallelConfig::shares_rows(std::size_t module) const {
+  return cut_over(module) > 1 && meshes[static_cast<std::size_t>(mesh_of[module])].sequence_parallel;
+}
+
 const std::string& module_name(const Config& c, std::size_t module) {
   return module < c.encoders.size() ? c.encoders[module].spec.name : c.llm.spec.name;
 }
@@ -288,6 +300,7 @@ void read_parallel(Reader& r, Config& c, int ranks) {
   const std::size_t modules = num_modules(c);
   p.mesh_of.assign(modules, 0);
   p.zero.assign(modules, false);
+  p.replicate_tp.assign(modules, false);
   std::vector<MeshText> own(modules);  // per module
   MeshText all;
   std::set<std::size_t> named;
@@ -344,6 +357,14 @@ void read_parallel(Reader& r, Config& c, int ranks) {
         if (!v.read(stage, between(0, 3))) return;
         if (stage > 1) v.problem("stages 2 and 3 are not supported yet");
         p.zero[*module] = stage == 1;
+      });
+    });
+    s.section("replicate_tp", [&](Reader& z) {
+      z.rest([&](const std::string& name, Value& v) {
+        const auto module = module_index(c, name);
+        if (!module) return v.problem(fmt::format("there is no such module: {}", module_names(c)));
+        bool replicated = false;
+        if (v.read(replicated)) p.replicate_tp[*module] = replicated;
       });
     });
     s.unsupported("balance", "balancing encoders by themselves");
@@ -419,10 +440,12 @@ void check_parallel(config::Document& document, Config& c, int ranks) {
     }
     for (std::size_t k = 0; k < num_modules(c); ++k) {
       if (p.mesh_of[k] != static_cast<int>(m)) continue;
-      const auto problems = k < c.encoders.size() ? models::validate_tp(c.encoders[k].spec, mesh.tp)
-                                                  : models::validate_tp(c.llm.spec, mesh.tp);
+      const auto problems = k < c.encoders.size() ? models::validate_tp(c.encoders[k].spec, p.cut_over(k))
+                                                  : models::validate_tp(c.llm.spec, p.cut_over(k));
       for (const models::SpecProblem& problem : problems)
-        document.problem(key_of(m) + "." + problem.field, fmt::format("{}: {}", module_name(c, k), problem.message));
+        document.problem(key_of(m) + "." + problem.field,
+                         fmt::format("{}: {}; or parallel.replicate_tp.{}: true, and every rank computes all of it",
+                                     module_name(c, k), problem.message, module_name(c, k)));
     }
     if (mesh.stages.empty()) continue;
     if (static_cast<int>(mesh.stages.size()) != runs) {

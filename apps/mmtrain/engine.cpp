@@ -25,8 +25,9 @@ Engine::Engine(const Config& config, comm::Communicator& world, Model& model, co
   std::vector<std::vector<plan::BlockSize>> one(model.num_modules(), std::vector<plan::BlockSize>(1));
   plan::StageGraph graph = plan::lane_graph(model.layout, model.lane, model.traits, one, true);
   lane_programs(model, graph, true);  // its credits
-  executor_ = std::make_unique<run::Executor>(world, graph, std::move(setups), stream,
-                                              run::ExecutorOptions{.seed = config.run.seed});
+  executor_ =
+      std::make_unique<run::Executor>(world, graph, std::move(setups), stream,
+                                      run::ExecutorOptions{.seed = config.run.seed, .check_events = poisoning()});
 }
 
 /// Programs differ by their number of blocks and by which blocks have rows to send; each shape is verified before it

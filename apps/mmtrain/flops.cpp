@@ -1,6 +1,20 @@
 #include "apps/mmtrain/flops.h"
 
+#include <algorithm>
+
 namespace mmt::app {
+namespace {
+
+/// Without the rows that fill a block up to its quantum.
+plan::BlockSize required(const plan::RowsPlan& block) {
+  plan::BlockSize size = block.size;
+  size.rows = 0;
+  for (const plan::ItemPlan& item : block.items) size.rows = std::max(size.rows, item.rows.first + item.rows.count);
+  for (const plan::SamplePlan& s : block.samples) size.rows = std::max(size.rows, s.rows.first + s.rows.count);
+  return size;
+}
+
+}  // namespace
 
 RequiredFlops::RequiredFlops(const Config& config, const Model& model) {
   const Model whole = build_model(config);  // one stage a module
@@ -16,8 +30,10 @@ RequiredFlops::RequiredFlops(const Config& config, const Model& model) {
 double RequiredFlops::of(const Model& model, const PlannedStep& step) const {
   std::int64_t flops = 0;
   for (const auto& [s, cost] : costs_) {
-    for (const plan::RowsPlan& block : step.rows[model.module_of(s)])
-      flops += cost.forward(block.size) + cost.backward_input(block.size) + cost.backward_weight(block.size);
+    for (const plan::RowsPlan& block : step.rows[model.module_of(s)]) {
+      const plan::BlockSize size = required(block);
+      flops += cost.forward(size) + cost.backward_input(size) + cost.backward_weight(size);
+    }
   }
   return static_cast<double>(flops);
 }

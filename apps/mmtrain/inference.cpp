@@ -34,23 +34,26 @@ void warn_of_changes(const std::string& before, const std::string& now) {
 
 }  // namespace
 
-Inference load_inference(Job& job, const Config& config, const std::string& checkpoint) {
+Inference load_inference(Job& job, const Config& config, const std::string& checkpoint, bool whole) {
   Inference inference;
   inference.config = config;
   inference.stream = cpu_stream();
   Config& c = inference.config;
   in_agreement(job.world(), [&] { inference.preparer = std::make_unique<Preparer>(c); });
   if (c.llm.spec.vocabulary == 0) c.llm.spec.vocabulary = inference.preparer->tokenizer().vocab_size();
-  in_agreement(job.world(),
-               [&] {  // Forward only, so any cut serves; costs are compared at a microbatch of text.
-                 const std::int64_t rows = c.train.tokens_per_microbatch;
-                 const std::vector<plan::BlockSize> sizes(
-                     c.encoders.size() + 1,
-                     {.rows = rows, .supervised = rows / 4, .source = rows, .out = rows, .tiles = 0});
-                 const LayoutChoice choice = make_layout(c, sizes);
-                 inference.model = std::make_unique<Model>(build_model(c, choice.layout, job.rank()));
-                 choice.apply(*inference.model);
-               });
+  in_agreement(job.world(), [&] {
+    if (whole) {
+      inference.model = std::make_unique<Model>(build_model(c));
+      return;
+    }
+    // Forward only, so any cut serves; costs are compared at a microbatch of text.
+    const std::int64_t rows = c.train.tokens_per_microbatch;
+    const std::vector<plan::BlockSize> sizes(
+        c.encoders.size() + 1, {.rows = rows, .supervised = rows / 4, .source = rows, .out = rows, .tiles = 0});
+    const LayoutChoice choice = make_layout(c, sizes);
+    inference.model = std::make_unique<Model>(build_model(c, choice.layout, job.rank()));
+    choice.apply(*inference.model);
+  });
   make_stores(*inference.model, job.world(), inference.stream);
   inference.checkpoint = resolve_checkpoint(job, checkpoint.empty() ? c.run.output_dir : checkpoint);
   const auto reader = open_checkpoint(job, inference.checkpoint);

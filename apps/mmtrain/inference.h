@@ -19,8 +19,8 @@ struct Inference {
 };
 
 /// Collective. `checkpoint` empty: the newest of run.output_dir. Throws Agreed when there is none, or when its model is
-/// another one.
-Inference load_inference(Job& job, const Config& config, const std::string& checkpoint);
+/// another one. `whole`: every rank holds all of the model, whatever the layout.
+Inference load_inference(Job& job, const Config& config, const std::string& checkpoint, bool whole = false);
 
 /// The checkpoint that a path means: itself, or the newest of a run folder. Throws Agreed.
 std::string resolve_checkpoint(Job& job, const std::string& path);

@@ -52,6 +52,7 @@ Model build_model(const Config& c, plan::Layout layout, int rank) {
   m.schedule.policy = plan::parse_policy(c.parallel.policy).value_or(plan::Policy::one_f_one_b);
   m.schedule.memory = c.parallel.memory_h2 ? plan::ZeroBubbleMemory::h2 : plan::ZeroBubbleMemory::h1;
   m.zero.resize(m.num_modules());
+  m.row_quantum.assign(m.num_modules(), 1);
   for (std::size_t k = 0; k < c.parallel.zero.size() && k < m.num_modules(); ++k) m.zero[k] = c.parallel.zero[k];
   std::vector<models::EmbeddingPort> ports;
   for (std::size_t s = 0; s < m.layout.stages().size(); ++s) {
@@ -65,6 +66,12 @@ Model build_model(const Config& c, plan::Layout layout, int rank) {
     if (mesh.contains(rank)) setting.coord[plan::Axis::tp] = mesh.coord_of(rank)[plan::Axis::tp];
     const models::UnitRange range{units.first, units.last};
     const auto module = static_cast<std::size_t>(units.module);
+    if (mesh.degree(plan::Axis::tp) > 1) {
+      setting.replicate_tp = c.parallel.cut_over(module) == 1;
+      setting.sequence_parallel = c.parallel.shares_rows(module);
+      // A projector may run in another mesh than the layers whose rows are shared.
+      if (setting.sequence_parallel && units.first == 0) m.row_quantum[module] = mesh.degree(plan::Axis::tp);
+    }
     if (module < c.encoders.size()) {
       const models::EncoderSpec& spec = c.encoders[module].spec;
       m.stages.push_back(models::build_encoder(spec, c.llm.spec.hidden, setting, range));

@@ -41,6 +41,7 @@ struct Model {
   std::vector<plan::EncoderRows> encoder_rows;
   std::vector<std::int32_t> llm_windows;
   std::vector<bool> zero;
+  std::vector<std::int64_t> row_quantum;  ///< what divides the rows of a block
 
   std::size_t num_modules() const { return layout.modules().size(); }
   std::size_t num_encoders() const { return num_modules() - 1; }

@@ -50,12 +50,10 @@ plan::LayerTime Predictor::collectives_of(int stage, const run::UnitPlan& unit, 
   const plan::Link& link = link_among(ranks.front(), ranks.back());
   const auto time = [&](run::Phase phase) {
     plan::Ns sum = 0;
-    for (const run::InnerEvent& event : unit.events[static_cast<std::size_t>(phase)]) {
-      // What each rank sends and receives of the whole tensor; an all-gather's argument is a part of it.
-      const std::int64_t parts = event.op == run::InnerEvent::Op::all_reduce       ? 2 * (tp - 1)
-                                 : event.op == run::InnerEvent::Op::reduce_scatter ? tp - 1
-                                                                                   : tp * (tp - 1);
-      sum += link.time(event.bytes(size) * parts / tp);
+    for (const run::UnitPlan::Collective& c : unit.collectives(phase, run::Purpose::train, size)) {
+      // What each rank sends and receives of the whole tensor.
+      const std::int64_t parts = c.op == run::InnerEvent::Op::all_reduce ? 2 * (tp - 1) : tp - 1;
+      sum += link.time(c.bytes * parts / tp);
     }
     return sum;
   };

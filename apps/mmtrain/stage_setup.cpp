@@ -19,12 +19,23 @@ std::vector<int> port_edges(const Model& model, int stage) {
   return edges;
 }
 
+namespace {
+
+/// The largest block, filled up to the quantum of its rows.
+plan::BlockSize block_cap(const Model& model, const RowCaps& caps, std::size_t module) {
+  plan::BlockSize size = module == model.num_encoders() ? caps.llm : caps.encoders[module];
+  size.rows = plan::round_up(size.rows, model.row_quantum[module]);
+  return size;
+}
+
+}  // namespace
+
 run::StageSetup stage_setup(const Model& model, const RowCaps& caps, int stage) {
   const std::size_t module = model.module_of(stage);
   run::StageSetup setup;
   setup.id = stage;
   setup.stage = &model.stages[static_cast<std::size_t>(stage)];
-  setup.cap = module == model.num_encoders() ? caps.llm : caps.encoders[module];
+  setup.cap = block_cap(model, caps, module);
   for (const int edge : port_edges(model, stage))
     setup.port_cap.push_back(edge < 0 ? setup.cap.rows : caps.encoders[static_cast<std::size_t>(edge)].out);
   setup.recompute = model.recompute[static_cast<std::size_t>(stage)];
@@ -36,7 +47,7 @@ run::RowsCapacity rows_capacity(const Config& config, const Model& model, const 
   const bool llm = module == model.num_encoders();
   const run::Stage& units = model.stages[static_cast<std::size_t>(stage)];
   run::RowsCapacity capacity;
-  capacity.size = llm ? caps.llm : caps.encoders[module];
+  capacity.size = block_cap(model, caps, module);
   capacity.num_masks = llm ? static_cast<int>(model.llm_windows.size()) : 1;
   for (const int edge : port_edges(model, stage))
     capacity.port_rows.push_back(edge < 0 ? 0 : caps.encoders[static_cast<std::size_t>(edge)].out);

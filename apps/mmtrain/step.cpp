@@ -32,7 +32,7 @@ data::Wanted wanted_of(const PlannedStep& step, const Model& model, std::int32_t
 
 /// Sizes of a block of a module that another rank runs: what routes need of it.
 plan::BlockSize size_elsewhere(const std::vector<plan::SampleMeta>& metas, const std::vector<std::int32_t>& block,
-                               std::size_t module, std::size_t num_encoders) {
+                               std::size_t module, std::size_t num_encoders, std::int64_t quantum) {
   plan::BlockSize size;
   for (const std::int32_t i : block) {
     const plan::SampleMeta& m = metas[static_cast<std::size_t>(i)];
@@ -43,6 +43,7 @@ plan::BlockSize size_elsewhere(const std::vector<plan::SampleMeta>& metas, const
       size.out += item.rows;
     }
   }
+  size.rows = plan::round_up(size.rows, quantum);
   return size;
 }
 
@@ -97,13 +98,14 @@ std::unique_ptr<PlannedStep> plan_step(const PlanContext& c, std::vector<plan::S
   for (const auto& block : step->assignment.samples[static_cast<std::size_t>(model.lane)]) {
     for (std::size_t m = 0; m <= encoders; ++m) {
       if (!model.runs_module(m)) {
-        sizes[m].push_back(size_elsewhere(step->metas, block, m, encoders));
+        sizes[m].push_back(size_elsewhere(step->metas, block, m, encoders, model.row_quantum[m]));
         continue;
       }
-      step->rows[m].push_back(m < encoders
-                                  ? plan::encoder_rows(step->metas, block, static_cast<int>(m), model.encoder_rows[m])
-                                  : plan::llm_rows(step->metas, block, static_cast<int>(encoders), model.llm_windows,
-                                                   c.config->llm.bidirectional_media));
+      step->rows[m].push_back(
+          m < encoders
+              ? plan::encoder_rows(step->metas, block, static_cast<int>(m), model.encoder_rows[m], model.row_quantum[m])
+              : plan::llm_rows(step->metas, block, static_cast<int>(encoders), model.llm_windows,
+                               c.config->llm.bidirectional_media, model.row_quantum[m]));
       sizes[m].push_back(step->rows[m].back().size);
     }
     step->own.insert(step->own.end(), block.begin(), block.end());

@@ -85,6 +85,27 @@ template <Isa kLevel> struct CrossEntropy {
     });
   }
 
+  static void combine(const Stream&, const Tensor& loss, const Tensor& lse, const Tensor& predicted,
+                      const Tensor& stats, const Tensor& largest, const Tensor& labels) {
+    const std::int64_t rows = labels.rows(), parts = rows == 0 ? 0 : stats.rows() / rows;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const auto part = [&](std::int64_t p) { return stats.row<float>(p * rows + r); };
+      std::int64_t best = 0;
+      for (std::int64_t p = 1; p < parts; ++p)
+        if (part(p)[0] > part(best)[0]) best = p;
+      const float maximum = part(best)[0];
+      float sum = 0, logit = 0;
+      for (std::int64_t p = 0; p < parts; ++p) {
+        // A shard without a possible class has no sum.
+        if (part(p)[0] != -std::numeric_limits<float>::infinity()) sum += part(p)[1] * std::exp(part(p)[0] - maximum);
+        logit += part(p)[2];
+      }
+      loss.as<float>()[r] = labels.as<std::int32_t>()[r] >= 0 ? (maximum - logit) + std::log(sum) : 0.0F;
+      lse.as<float>()[r] = maximum + std::log(sum);
+      if (predicted.defined()) predicted.as<std::int32_t>()[r] = largest.as<std::int32_t>()[best * rows + r];
+    }
+  }
+
   static void gradient(const Stream&, const Tensor& dlogits, const Tensor& logits, const Tensor& labels,
                        const Tensor& weight, const Tensor& lse, std::int32_t first_id) {
     const auto* label_of = labels.as<std::int32_t>();
@@ -109,12 +130,12 @@ template <Isa kLevel> struct CrossEntropy {
     });
   }
 
-  static void argmax(const Stream&, const Tensor& index, const Tensor& x) {
+  static void argmax(const Stream&, const Tensor& index, const Tensor& x, std::int32_t first_id) {
     auto* out = index.as<std::int32_t>();
     visit_fast(x.dtype, [&]<class T>() {
       parallel_shares(x.rows(), 1, x.numel(), [&](std::int64_t first, std::int64_t count) {
         for (std::int64_t r = first; r < first + count; ++r)
-          out[r] = static_cast<std::int32_t>(inner_of<T>(kLevel).argmax(x.row<T>(r), x.cols()));
+          out[r] = first_id + static_cast<std::int32_t>(inner_of<T>(kLevel).argmax(x.row<T>(r), x.cols()));
       });
     });
   }
@@ -125,8 +146,11 @@ template <Isa kLevel> struct CrossEntropy {
 CrossEntropyTable cpu_cross_entropy(Isa level) {
   return for_level(level, []<Isa kLevel>() {
     using C = CrossEntropy<kLevel>;
-    return CrossEntropyTable{
-        .cross_entropy = C::cross_entropy, .stats = C::stats, .gradient = C::gradient, .argmax = C::argmax};
+    return CrossEntropyTable{.cross_entropy = C::cross_entropy,
+                             .stats = C::stats,
+                             .gradient = C::gradient,
+                             .combine = C::combine,
+                             .argmax = C::argmax};
   });
 }
 

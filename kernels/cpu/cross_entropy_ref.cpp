@@ -70,6 +70,33 @@ void stats(const Stream&, const Tensor& out, const Tensor& logits, const Tensor&
   });
 }
 
+void combine(const Stream&, const Tensor& loss, const Tensor& lse, const Tensor& predicted, const Tensor& stats,
+             const Tensor& largest, const Tensor& labels) {
+  const std::int64_t rows = labels.rows(), parts = rows == 0 ? 0 : stats.rows() / rows;
+  visit_float(stats.dtype, [&]<class T>() {
+    for (std::int64_t r = 0; r < rows; ++r) {
+      double maximum = -std::numeric_limits<double>::infinity(), sum = 0, logit = 0;
+      std::int64_t best = 0;
+      for (std::int64_t p = 0; p < parts; ++p) {
+        const double m = static_cast<double>(stats.row<T>(p * rows + r)[0]);
+        if (m > static_cast<double>(stats.row<T>(best * rows + r)[0])) best = p;
+        maximum = std::max(maximum, m);
+      }
+      for (std::int64_t p = 0; p < parts; ++p) {
+        const T* s = stats.row<T>(p * rows + r);
+        // A shard without a possible class has no sum.
+        if (static_cast<double>(s[0]) != -std::numeric_limits<double>::infinity())
+          sum += static_cast<double>(s[1]) * std::exp(static_cast<double>(s[0]) - maximum);
+        logit += static_cast<double>(s[2]);
+      }
+      const bool supervised = labels.as<std::int32_t>()[r] >= 0;
+      loss.as<T>()[r] = supervised ? static_cast<T>((maximum - logit) + std::log(sum)) : T(0.0);
+      lse.as<T>()[r] = static_cast<T>(maximum + std::log(sum));
+      if (predicted.defined()) predicted.as<std::int32_t>()[r] = largest.as<std::int32_t>()[best * rows + r];
+    }
+  });
+}
+
 void gradient(const Stream&, const Tensor& dlogits, const Tensor& logits, const Tensor& labels, const Tensor& weight,
               const Tensor& lse, std::int32_t first) {
   visit_float(logits.dtype, [&]<class T>() {
@@ -86,7 +113,7 @@ void gradient(const Stream&, const Tensor& dlogits, const Tensor& logits, const 
   });
 }
 
-void argmax(const Stream&, const Tensor& index, const Tensor& x) {
+void argmax(const Stream&, const Tensor& index, const Tensor& x, std::int32_t first) {
   visit_float(x.dtype, [&]<class T>() {
     for (std::int64_t i = 0; i < x.rows(); ++i) {
       const T* row = x.row<T>(i);
@@ -95,7 +122,8 @@ void argmax(const Stream&, const Tensor& index, const Tensor& x) {
         if (row[j] > row[best] ||
             (std::isnan(static_cast<double>(row[best])) && !std::isnan(static_cast<double>(row[j]))))
           best = j;
-      index.as<std::int32_t>()[i] = std::isnan(static_cast<double>(row[best])) ? 0 : static_cast<std::int32_t>(best);
+      index.as<std::int32_t>()[i] =
+          first + (std::isnan(static_cast<double>(row[best])) ? 0 : static_cast<std::int32_t>(best));
     }
   });
 }
@@ -103,7 +131,7 @@ void argmax(const Stream&, const Tensor& index, const Tensor& x) {
 }  // namespace
 
 CrossEntropyTable reference_cross_entropy() {
-  return {.cross_entropy = cross_entropy, .stats = stats, .gradient = gradient, .argmax = argmax};
+  return {.cross_entropy = cross_entropy, .stats = stats, .gradient = gradient, .combine = combine, .argmax = argmax};
 }
 
 }  // namespace mmt::cpu

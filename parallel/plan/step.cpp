@@ -43,6 +43,8 @@ bool pack(std::span<const SampleMeta> samples, const std::vector<std::int32_t>& 
 
 }  // namespace
 
+std::int64_t round_up(std::int64_t rows, std::int64_t quantum) { return (rows + quantum - 1) / quantum * quantum; }
+
 std::uint64_t Assignment::hash() const {
   std::uint64_t h = hash64(static_cast<std::uint64_t>(num_blocks), samples.size());
   for (const auto& lane : samples) {
@@ -85,6 +87,14 @@ Assignment assign(std::span<const SampleMeta> samples, const StepOptions& option
 
 namespace {
 
+/// The block's tail: rows of no sample, which see nothing.
+void fill_up(RowsPlan& p, MaskWords& words, std::int64_t quantum) {
+  const std::int64_t tail = round_up(p.size.rows, quantum) - p.size.rows;
+  words.push_padding(tail);
+  p.positions.insert(p.positions.end(), static_cast<std::size_t>(tail), 0);
+  p.size.rows += tail;
+}
+
 void push_masks(RowsPlan& p, MaskWords words, std::span<const std::int32_t> windows) {
   for (const std::int32_t window : windows) {
     p.tiles.push_back(make_tile_plan(query_side(words), key_side(words), window));
@@ -96,7 +106,7 @@ void push_masks(RowsPlan& p, MaskWords words, std::span<const std::int32_t> wind
 }  // namespace
 
 RowsPlan llm_rows(std::span<const SampleMeta> samples, std::span<const std::int32_t> block, int num_encoders,
-                  std::span<const std::int32_t> windows, bool bidirectional_media) {
+                  std::span<const std::int32_t> windows, bool bidirectional_media, std::int64_t quantum) {
   RowsPlan p;
   MaskWords words;
   for (int e = 0; e < num_encoders; ++e) p.ports.push_back({e, {}});
@@ -128,12 +138,13 @@ RowsPlan llm_rows(std::span<const SampleMeta> samples, std::span<const std::int3
     p.size.supervised += sample.supervised.count;
     p.samples.push_back(sample);
   }
+  fill_up(p, words, quantum);
   push_masks(p, std::move(words), windows);
   return p;
 }
 
 RowsPlan encoder_rows(std::span<const SampleMeta> samples, std::span<const std::int32_t> block, int encoder,
-                      const EncoderRows& rows) {
+                      const EncoderRows& rows, std::int64_t quantum) {
   RowsPlan p;
   MaskWords words;
   for (const std::int32_t index : block) {
@@ -162,6 +173,7 @@ RowsPlan encoder_rows(std::span<const SampleMeta> samples, std::span<const std::
       p.size.out += item.rows;
     }
   }
+  fill_up(p, words, quantum);
   constexpr std::int32_t kWhole[] = {0};
   push_masks(p, std::move(words), kWhole);
   return p;

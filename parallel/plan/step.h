@@ -59,13 +59,17 @@ struct Assignment {
 /// sample above the cap (the index refuses those).
 Assignment assign(std::span<const SampleMeta> samples, const StepOptions& options);
 
+/// Rows rounded up to a multiple of `quantum`.
+std::int64_t round_up(std::int64_t rows, std::int64_t quantum);
+
 /// The LLM's rows of one block. Port `e` of edge `e` takes the rows of encoder e's items, in row order. `windows`: one
-/// mask each. `bidirectional_media`: the rows of an item also see the later ones of the same item.
+/// mask each. `bidirectional_media`: the rows of an item also see the later ones of the same item. Rows that nothing
+/// uses fill the block up to a multiple of `quantum`.
 RowsPlan llm_rows(std::span<const SampleMeta> samples, std::span<const std::int32_t> block, int num_encoders,
-                  std::span<const std::int32_t> windows, bool bidirectional_media);
+                  std::span<const std::int32_t> windows, bool bidirectional_media, std::int64_t quantum = 1);
 
 /// An encoder's rows for the items of one LLM block, in the order in which the LLM block reads them.
 RowsPlan encoder_rows(std::span<const SampleMeta> samples, std::span<const std::int32_t> block, int encoder,
-                      const EncoderRows& rows);
+                      const EncoderRows& rows, std::int64_t quantum = 1);
 
 }  // namespace mmt::plan

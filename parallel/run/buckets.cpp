@@ -29,7 +29,7 @@ Layout lay_out(std::span<const BucketItem> items, std::int64_t element, const Bu
   for (std::size_t i = 0; i < items.size(); ++i) {
     layout.items.push_back({total, items[i].count});
     layout.bucket_of.push_back(static_cast<int>(layout.buckets.size()));
-    total += round_up(items[i].count, o.align);
+    total += round_up(std::max(items[i].count, items[i].room), o.align);
     if ((total - begin) * element < o.max_bytes && i + 1 < items.size()) continue;
     total = begin + round_up(total - begin, o.align * parts);
     layout.buckets.push_back({begin, total - begin});

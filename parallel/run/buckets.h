@@ -15,6 +15,7 @@ namespace mmt::run {
 struct BucketItem {
   std::string name;
   std::int64_t count = 0;
+  std::int64_t room = 0;  ///< elements that buckets count for it, where that is more
 };
 
 /// The ranks that buckets are summed over, first `partial`, then `data`. Null: one rank.

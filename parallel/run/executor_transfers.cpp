@@ -35,9 +35,17 @@ Executor::Impl::Channel& Executor::Impl::channel(const Action& a) {
 
 const Edge& Executor::Impl::edge_of(const Action& a) { return graph_of(a).edges[static_cast<std::size_t>(a.edge)]; }
 
-void Executor::Impl::gather_shares(Place& p, const Tensor& buffer) {
+std::int64_t Executor::Impl::first_row(const Place& p, const PortPlan& port, std::int64_t own_rows) {
+  if (port.count.parts == 1) return 0;
+  const comm::Communicator* tp = p.setup.comms[static_cast<std::size_t>(Axis::tp)];
+  MMT_CHECK(tp != nullptr && tp->size() == port.count.parts, "a port of {} shares on {} tensor-parallel ranks",
+            port.count.parts, tp == nullptr ? 1 : tp->size());
+  return tp->rank() * own_rows;
+}
+
+void Executor::Impl::gather_shares(Place& p, const PortPlan& port, const Tensor& buffer) {
   comm::Communicator* tp = p.setup.comms[static_cast<std::size_t>(Axis::tp)];
-  if (tp == nullptr) return;
+  if (tp == nullptr || port.count.parts > 1) return;
   std::vector<Tensor> shares;
   for (int i = 0; i < tp->size(); ++i) {
     const plan::Share share = plan::share_of(buffer.rows(), i, tp->size());
@@ -64,10 +72,11 @@ void Executor::Impl::recv_rows(const Action& a) {
   Slot& s = slot(a, a.stage, a.block);
   const Tensor buffer = s.ports->take(plan.dtype, {port_rows(a, a.stage, port, a.block), plan.cols});
   s.in[static_cast<std::size_t>(port)] = buffer;
+  const std::int64_t first = first_row(place(a.stage), plan, buffer.rows());
   const Route& r = route(a, a.edge, a.block);
   for (const int from : sources_of(r, world_.rank())) {
     const std::vector<RouteSegment> segments = message(r, from, world_.rank());
-    const auto target = [&](const RouteSegment& seg) { return buffer.row_range(seg.dst_row, seg.count); };
+    const auto target = [&](const RouteSegment& seg) { return buffer.row_range(seg.dst_row - first, seg.count); };
     if (from != world_.rank()) {
       recv_message(a, from, segments, plan.dtype, plan.cols, target);
       continue;
@@ -75,7 +84,7 @@ void Executor::Impl::recv_rows(const Action& a) {
     for (const RouteSegment& seg : segments) ops::copy(stream_, target(seg), out_rows(a, edge.producer, seg));
     read_out(a, edge.producer);
   }
-  gather_shares(place(a.stage), buffer);
+  gather_shares(place(a.stage), plan, buffer);
 }
 
 const PortPlan& Executor::Impl::output_plan(int stage) {
@@ -84,7 +93,8 @@ const PortPlan& Executor::Impl::output_plan(int stage) {
 }
 
 Tensor Executor::Impl::out_rows(const Action& a, int producer, const RouteSegment& seg) {
-  return slot(a, producer, seg.src_block).out.row_range(seg.src_row, seg.count);
+  const Tensor& out = slot(a, producer, seg.src_block).out;
+  return out.row_range(seg.src_row - first_row(place(producer), output_plan(producer), out.rows()), seg.count);
 }
 
 void Executor::Impl::read_out(const Action& a, int producer) {
@@ -100,10 +110,11 @@ void Executor::Impl::send_grads(const Action& a) {
   const int port = port_of(a.stage, edge_of(a).port);
   Slot& s = slot(a, a.stage, a.block);
   const Tensor& d_in = s.d_in[static_cast<std::size_t>(port)];
+  const std::int64_t first = first_row(place(a.stage), port_plan(a.stage, port), d_in.rows());
   for (const int to : sources_of(r, world_.rank())) {
     if (to == world_.rank()) continue;
     send_message(a, to, message(r, to, world_.rank()), d_in.dtype, d_in.cols(),
-                 [&](const RouteSegment& seg) { return d_in.row_range(seg.dst_row, seg.count); });
+                 [&](const RouteSegment& seg) { return d_in.row_range(seg.dst_row - first, seg.count); });
   }
   --s.grad_readers;
   release_if_done(a, a.stage, a.block);
@@ -114,32 +125,36 @@ void Executor::Impl::recv_grads(const Action& a) {
   const Route& r = route(a, a.edge, a.block);
   Place& p = place(a.stage);
   const PortPlan& plan = output_plan(a.stage);
-  const std::vector<int>& lane = p.setup.tp_group;
+  // Whose rows come back here: the whole lane's, or this rank's own where it holds a share.
+  const std::vector<int> lane = plan.count.parts > 1 ? std::vector{world_.rank()} : p.setup.tp_group;
   std::int64_t rows = 0;
   for (const int rank : lane) rows += r.rows_out_of(rank);
+  const std::int64_t before = first_row(p, plan, rows);
   const ArenaScope scope(work_);
   const Tensor returned = work_.take(plan.dtype, {rows, plan.cols});
   for (const int from : destinations_of(r, world_.rank())) {
     const std::vector<RouteSegment> segments = message(r, world_.rank(), from);
-    const auto target = [&](const RouteSegment& seg) { return returned.row_range(seg.src_at, seg.count); };
+    const auto target = [&](const RouteSegment& seg) { return returned.row_range(seg.src_at - before, seg.count); };
     if (from != world_.rank()) {
       recv_message(a, from, segments, plan.dtype, plan.cols, target);
       continue;
     }
     const int port = port_of(edge.consumer, edge.port);
     Slot& consumer = slot(a, edge.consumer, a.block);
+    const Tensor& d_in = consumer.d_in[static_cast<std::size_t>(port)];
+    const std::int64_t first = first_row(place(edge.consumer), port_plan(edge.consumer, port), d_in.rows());
     for (const RouteSegment& seg : segments) {
-      ops::copy(stream_, target(seg), consumer.d_in[static_cast<std::size_t>(port)].row_range(seg.dst_row, seg.count));
+      ops::copy(stream_, target(seg), d_in.row_range(seg.dst_row - first, seg.count));
     }
     --consumer.grad_readers;
     release_if_done(a, edge.consumer, a.block);
   }
-  gather_shares(p, returned);
-  add_returned(a, r, lane, returned);
+  gather_shares(p, plan, returned);
+  add_returned(a, r, lane, returned, before);
 }
 
-void Executor::Impl::add_returned(const Action& a, const Route& r, const std::vector<int>& lane,
-                                  const Tensor& returned) {
+void Executor::Impl::add_returned(const Action& a, const Route& r, const std::vector<int>& lane, const Tensor& returned,
+                                  std::int64_t before) {
   const PortPlan& plan = output_plan(a.stage);
   for (const int block :
        graph_of(a).producers_of[static_cast<std::size_t>(a.edge)][static_cast<std::size_t>(a.block)]) {
@@ -155,8 +170,10 @@ void Executor::Impl::add_returned(const Action& a, const Route& r, const std::ve
   }
   std::ranges::sort(segments, {}, &RouteSegment::src_at);
   for (const RouteSegment& seg : segments) {
-    const Tensor target = slot(a, a.stage, seg.src_block).d_out.row_range(seg.src_row, seg.count);
-    ops::add_in_place(stream_, target, returned.row_range(seg.src_at, seg.count));
+    const Tensor& d_out = slot(a, a.stage, seg.src_block).d_out;
+    const std::int64_t first = first_row(place(a.stage), plan, d_out.rows());
+    ops::add_in_place(stream_, d_out.row_range(seg.src_row - first, seg.count),
+                      returned.row_range(seg.src_at - before, seg.count));
   }
 }
 

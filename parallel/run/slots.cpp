@@ -5,6 +5,7 @@
 namespace mmt::run {
 
 std::int64_t rows_of(RowCount count, const plan::BlockSize& size, std::int64_t port_rows) {
+  if (count.parts > 1) return (rows_of(count.of, size, port_rows) + count.parts - 1) / count.parts;
   switch (count) {
     case RowCount::one: return 1;
     case RowCount::rows: return size.rows;
@@ -46,8 +47,11 @@ StageLayout::StageLayout(const StageSetup& setup) : stage(setup.stage), ports(se
     if (u == 0) continue;
     MMT_CHECK(x_port[u] >= 0, "{} does not read the unit before it", unit.name);
     const PortPlan& x = unit.inputs[static_cast<std::size_t>(x_port[u])];
-    MMT_CHECK(x.cols == plan(u - 1).output.cols && x.dtype == plan(u - 1).output.dtype,
-              "{} gives {} columns, {} reads {}", plan(u - 1).name, plan(u - 1).output.cols, unit.name, x.cols);
+    const PortPlan& out = plan(u - 1).output;
+    MMT_CHECK(x.cols == out.cols && x.dtype == out.dtype, "{} gives {} columns, {} reads {}", plan(u - 1).name,
+              out.cols, unit.name, x.cols);
+    MMT_CHECK(x.count.parts == out.count.parts, "{} gives one of {} shares of the rows, {} reads one of {}",
+              plan(u - 1).name, out.count.parts, unit.name, x.count.parts);
     // Under full recompute, a unit starts again from its inputs.
     chain_life[u - 1] = mode == Recompute::full ? std::max(x.keep, Life::kept) : x.keep;
   }

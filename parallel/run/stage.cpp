@@ -12,6 +12,7 @@ namespace {
 std::size_t at(int id) { return static_cast<std::size_t>(id); }
 
 std::int64_t num_rows(RowCount count, const plan::BlockSize& size) {
+  if (count.parts > 1) return (num_rows(count.of, size) + count.parts - 1) / count.parts;
   switch (count) {
     case RowCount::one: return 1;
     case RowCount::rows: return size.rows;
@@ -50,7 +51,7 @@ void keep_larger(plan::Linear& a, const plan::Linear& b) {
 std::string canonical_name(const ParamSpec& spec) { return spec.module + "/" + spec.name; }
 
 plan::Linear arena_bytes(DType dtype, RowCount count, std::int64_t cols) {
-  const std::int64_t bytes = cols * size_of(dtype);
+  const std::int64_t bytes = (cols * size_of(dtype) + count.parts - 1) / count.parts;
   // Rounding up and a guard zone cost at most what a one-byte tensor takes.
   plan::Linear l{.constant = static_cast<std::int64_t>(Arena::footprint(1))};
   switch (count) {
@@ -80,6 +81,30 @@ std::int64_t UnitPlan::bytes(Life life, const plan::BlockSize& size) const {
         Arena::footprint(static_cast<std::size_t>(num_rows(t.count, size) * t.cols * size_of(t.dtype))));
   }
   return sum;
+}
+
+std::vector<UnitPlan::Collective> UnitPlan::collectives(Phase phase, Purpose purpose,
+                                                        const plan::BlockSize& size) const {
+  std::vector<const InnerEvent*> list;
+  for (const InnerEvent& e : events[static_cast<std::size_t>(phase)]) {
+    if ((e.when & static_cast<std::uint8_t>(purpose)) != 0) list.push_back(&e);
+  }
+  std::vector<Collective> out;
+  for (std::size_t first = 0; first < list.size();) {
+    std::size_t last = first + 1;
+    const std::int64_t chunk = list[first]->chunk;
+    while (chunk > 0 && last < list.size() && list[last]->chunk == chunk) ++last;
+    plan::BlockSize part = size;
+    std::int64_t rest = size.supervised;
+    do {
+      if (chunk > 0) part.supervised = std::min(rest, chunk);
+      if (chunk > 0 && part.supervised == 0) break;
+      for (std::size_t i = first; i < last; ++i) out.push_back({list[i]->op, list[i]->axis, list[i]->bytes(part)});
+      rest -= part.supervised;
+    } while (chunk > 0 && rest > 0);
+    first = last;
+  }
+  return out;
 }
 
 int RotarySpec::num_positions() const { return axis.empty() ? 1 : 1 + *std::max_element(axis.begin(), axis.end()); }
@@ -113,6 +138,7 @@ ParamId UnitPlanner::param(ParamSpec spec) {
   if (spec.module.empty()) spec.module = setting_.module;
   if (spec.box.shape.empty()) spec.box = {std::vector<std::int64_t>(spec.shape.size(), 0), spec.shape};
   spec.dtype = setting_.dtype;
+  if (setting_.replicate_tp && setting_.degrees[Axis::tp] > 1) spec.replica_over = {{Axis::tp, 0}};
   spec.trainable = spec.trainable && setting_.trainable(canonical_name(spec));
   check_box(spec);
   plan_.params.push_back(std::move(spec));

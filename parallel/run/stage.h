@@ -39,8 +39,14 @@ using plan::Axis;
 
 // ---------------------------------------------------------------------------------------------------------------- plan
 
-/// What the number of rows of a tensor is: a size of the block, or of one of its ports.
-enum class RowCount : std::uint8_t { one, rows, supervised, source, out, port };
+/// What the number of rows of a tensor is: a size of the block, or of one of its ports. With `parts` above 1, this
+/// rank's even share of it: under sequence parallelism, where tp divides a block's rows.
+struct RowCount {
+  enum Of : std::uint8_t { one, rows, supervised, source, out, port } of = rows;
+  int parts = 1;
+  constexpr RowCount(Of what = rows, int shares = 1) : of(what), parts(shares) {}
+  constexpr operator Of() const { return of; }
+};
 
 /// How long a tensor must live. A tensor that no backward reads is `scratch`, never more (frozen-aware saving).
 enum class Life : std::uint8_t {
@@ -124,11 +130,23 @@ struct PortPlan {
 enum class Phase : std::uint8_t { forward, recompute, backward_input, backward_weight };
 inline constexpr int kNumPhases = 4;
 
+/// Why a unit is called: its collectives may differ.
+enum class Purpose : std::uint8_t {
+  train = 1,
+  evaluate = 2,  ///< without Ctx::logits
+  logits = 4,    ///< with it
+};
+inline constexpr std::uint8_t kAlways = 7;
+
 /// One collective inside an action: planned once, executed in this order, compared in debug builds.
 struct InnerEvent {
   enum class Op : std::uint8_t { all_reduce, reduce_scatter, all_gather } op = Op::all_reduce;
   Axis axis = Axis::tp;
-  plan::Linear bytes;  ///< of the local argument
+  plan::Linear bytes;           ///< of the whole tensor (of all ranks' parts together where they hold parts)
+  std::uint8_t when = kAlways;  ///< of Purpose
+  /// Above 0: once for every chunk of so many supervised rows; neighbours of equal chunks take turns. `bytes` is by
+  /// supervised rows alone.
+  std::int64_t chunk = 0;
 };
 
 struct UnitPlan {
@@ -147,6 +165,14 @@ struct UnitPlan {
   bool has_output() const { return output.cols > 0; }
   bool trains() const;          ///< any trainable parameter
   bool needs_backward() const;  ///< trains, or an input needs its gradient
+  /// The collectives of one call for a block of this size, chunks written out, as (op, axis, bytes).
+  struct Collective {
+    InnerEvent::Op op;
+    Axis axis;
+    std::int64_t bytes;
+    friend bool operator==(const Collective&, const Collective&) = default;
+  };
+  std::vector<Collective> collectives(Phase phase, Purpose purpose, const plan::BlockSize& size) const;
   /// Bytes of the declared tensors of one life for a block of this size, alignment included.
   std::int64_t bytes(Life life, const plan::BlockSize& size) const;
   /// Bytes that Ctx::scratch must have free for one call. `key_rows`: rows of the KvCache in a generation, else -1.
@@ -172,7 +198,8 @@ class UnitPlanner {
     DType dtype = DType::f32;  ///< of activations and compute weights
     plan::Coord degrees{{1, 1, 1, 1}};
     plan::Coord coord{};
-    bool sequence_parallel = false;
+    bool sequence_parallel = false;  ///< between layers a tp rank holds its share of the rows
+    bool replicate_tp = false;       ///< every tp rank holds and computes all of the module
     std::function<bool(const std::string&)> trainable = [](const std::string&) { return true; };
     std::function<std::optional<AdapterSpec>(const std::string&)> adapter{};  ///< unset: none
   };
@@ -181,8 +208,12 @@ class UnitPlanner {
 
   const Setting& setting() const { return setting_; }
   DType dtype() const { return setting_.dtype; }
-  int tp() const { return setting_.degrees[Axis::tp]; }
-  int tp_rank() const { return setting_.coord[Axis::tp]; }
+  /// Over how many tp ranks the module is cut, and which part this is.
+  int tp() const { return setting_.replicate_tp ? 1 : setting_.degrees[Axis::tp]; }
+  int tp_rank() const { return setting_.replicate_tp ? 0 : setting_.coord[Axis::tp]; }
+  bool sequence_parallel() const { return setting_.sequence_parallel && tp() > 1; }
+  /// Rows of what is passed from layer to layer: all of the block's, or this tp rank's share.
+  RowCount between_layers() const { return {RowCount::rows, sequence_parallel() ? tp() : 1}; }
 
   /// Sets spec.module (when empty), spec.dtype and spec.trainable (unless it is false already) from the setting. `box`
   /// defaults to the whole tensor.
@@ -203,6 +234,8 @@ class UnitPlanner {
   void scratch(Phase phase, const plan::Linear& bytes);  ///< keeps the maximum per coefficient
   void kernel_scratch(decltype(UnitPlan::kernel_scratch) bytes) { plan_.kernel_scratch = std::move(bytes); }
   void event(Phase phase, InnerEvent event);
+  /// For composites, whose parts run in another order than they are made in.
+  std::vector<InnerEvent>& events(Phase phase) { return plan_.events[static_cast<std::size_t>(phase)]; }
   void cost(const plan::LayerCost& cost);
   void mask(int index) { plan_.mask = index; }
 

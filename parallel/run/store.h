@@ -58,7 +58,8 @@ class ParameterStore {
   virtual std::int64_t packed_bytes() const = 0;
 };
 
-/// Fills a parameter's box (`master` of any float dtype, rounded to nearest even) by its Init: value = f(seed, canonical name, global element index), whatever the layout.
+/// Fills a parameter's box (`master` of any float dtype, rounded to nearest even) by its Init: value = f(seed,
+/// canonical name, global element index), whatever the layout.
 void initialize(const ParamSpec& spec, std::uint64_t seed, std::int64_t owned_first, const Tensor& master);
 
 struct StoreOptions {

@@ -170,8 +170,14 @@ class ReplicatedStore final : public ParameterStore {
         partial[size] = split_.back().get();
       }
       std::vector<BucketItem> items;
-      for (const std::size_t i : group.params) {
-        items.push_back({canonical_name(*params_[i].spec), num_owned(*params_[i].spec)});
+      std::vector<std::int64_t> largest;
+      for (const std::size_t i : group.params) largest.push_back(num_owned(*params_[i].spec));
+      // Shares of a vocabulary differ by a row; the buckets of all tp ranks end at the same parameters all the same.
+      if (comms_.tp != nullptr)
+        comms_.tp->all_reduce(Tensor(largest.data(), DType::i64, {std::ssize(largest)}), comm::ReduceOp::max, stream_);
+      for (std::size_t k = 0; k < group.params.size(); ++k) {
+        const ParamSpec& spec = *params_[group.params[k]].spec;
+        items.push_back({canonical_name(spec), num_owned(spec), largest[k]});
       }
       const DType compute = params_[group.params.front()].spec->dtype;
       // A cache line of the smaller of gradients and compute weights.

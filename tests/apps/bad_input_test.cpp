@@ -67,6 +67,9 @@ TEST_CASE("bad config: layouts that do not fit are refused with the legal values
   };
   invalid({"parallel.layout.all.pp=100"}, "at most");
   invalid({"parallel.layout.all.tp=7"}, "legal are 1");
+  invalid({"parallel.layout.all.tp=7"}, "parallel.replicate_tp.eyes: true");
+  invalid({"parallel.layout.all.sequence_parallel=true"}, "tp is 1");
+  invalid({"parallel.replicate_tp.nobody=true"}, "there is no such module");
   invalid({"parallel.layout.all.pp=2", "parallel.layout.all.stages=[{llm: 0-1}]"}, "1 listed, pp 2 needs 2");
   invalid({"parallel.layout.all.pp=2", "parallel.layout.all.stages=[{llm: 0-99}, {llm: head}]"}, "names no layer");
 }

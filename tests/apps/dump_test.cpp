@@ -124,6 +124,8 @@ TEST_CASE("dump of layouts over real ranks agrees with one rank") {
       {2, {grid + "pp=2", "parallel.schedule.policy=zero-bubble"}},
       {2, {grid + "pp=2", "parallel.schedule.policy=gpipe"}},
       {2, {grid + "tp=2"}},
+      {2, {grid + "tp=2", grid + "sequence_parallel=true"}},
+      {2, {grid + "tp=2", "parallel.replicate_tp.ears=true", grid + "sequence_parallel=true"}},
       {4, {grid + "pp=2", "parallel.zero.llm=1", "parallel.zero.eyes=1"}},
       {4, {grid + "pp=2", grid + "tp=2"}},
       {3, {"parallel.layout.eyes.ranks=0", "parallel.layout.ears.ranks=1", "parallel.layout.llm.ranks=2"}},

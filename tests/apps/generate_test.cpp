@@ -61,6 +61,13 @@ TEST_CASE("generated answers are those that evaluation counts") {
     CHECK(many.at(key) == set.at(key));
   CHECK(many.at("loss").get<double>() == Approx(set.at("loss").get<double>()).epsilon(1e-5));
   CHECK(generate(tiny, {"--samples", "12"}, {.ranks = 2}) == answers);
+  // A vocabulary over two ranks.
+  const Set tp = {"parallel.layout.all.tp=2"};
+  const json shared = json::parse(require_done(tiny.run("eval", tp, {.ranks = 2}, {"--json"})).out).at("sets")[0];
+  for (const char* key : {"samples", "failed", "tokens", "token_accuracy", "answers", "answer_accuracy"})
+    CHECK(shared.at(key) == set.at(key));
+  CHECK(shared.at("loss").get<double>() == Approx(set.at("loss").get<double>()).epsilon(1e-5));
+  CHECK(json_lines(require_done(tiny.run("generate", tp, {.ranks = 2}, {"--samples", "12", "--json"})).out) == answers);
   // The training's own last evaluation found the same.
   CHECK(read_metrics(tiny.run_folder()).at(60).at("eval/answer_accuracy").get<double>() ==
         Approx(set.at("answer_accuracy").get<double>()));

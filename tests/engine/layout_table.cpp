@@ -117,6 +117,8 @@ void place(app::Config& c, const Grid& grid) {
   c.parallel.memory_h2 = grid.memory_h2;
   c.parallel.zero.assign(c.parallel.mesh_of.size(), grid.zero);
   for (app::EncoderConfig& e : c.encoders) e.projector_place = grid.projectors;
+  c.parallel.replicate_tp.assign(c.parallel.mesh_of.size(), grid.encoders_alike);
+  c.parallel.replicate_tp.back() = false;
 }
 
 Outcome train(TableModel& model, const Grid& grid) {
@@ -138,6 +140,11 @@ app::MeshConfig mesh(int tp, int dp, int pp, int first_rank, const std::string& 
       parts.push_back({part.substr(0, space), part.substr(space + 1)});
     }
   }
+  return m;
+}
+
+app::MeshConfig shared(app::MeshConfig m) {
+  m.sequence_parallel = true;
   return m;
 }
 
@@ -194,6 +201,20 @@ std::vector<Grid> vision_grids() {
        true,
        false,
        app::ProjectorPlace::llm},
+      {"tp 2 shared rows", {shared(mesh(2, 1, 1))}},
+      {"tp 4 shared rows", {shared(mesh(4, 1, 1))}},
+      {"tp 2 pp 2 shared rows", {shared(mesh(2, 1, 2, 0, two))}},
+      {"tp 2 pp 2 shared rows inside the encoder", {shared(mesh(2, 1, 2, 0, two_early))}, "zero-bubble"},
+      {"tp 2 dp 2 pp 2 zero 1 shared rows", {shared(mesh(2, 2, 2, 0, two))}, "zero-bubble", 1, true},
+      {"own ranks tp 4 shared rows and 2", {shared(mesh(4, 1, 1)), mesh(2, 1, 1, 4)}},
+      {"tp 4 shared rows, encoder alike",
+       {shared(mesh(4, 1, 1))},
+       "1f1b",
+       1,
+       false,
+       false,
+       app::ProjectorPlace::automatic,
+       true},
   };
   list.insert(list.end(), more.begin(), more.end());
   return list;
@@ -209,6 +230,7 @@ std::vector<Grid> audio_grids() {
       {"dp 2 pp 3 gpipe zero 1", {mesh(1, 2, 3, 0, three)}, "gpipe", 1, true},
       {"tp 2 pp 2", {mesh(2, 1, 2, 0, two)}},
       {"tp 4 dp 2", {mesh(4, 2, 1)}},
+      {"tp 2 pp 2 shared rows", {shared(mesh(2, 1, 2, 0, two))}},
       {"own ranks tp 1 and 2", {mesh(1, 1, 1), mesh(2, 1, 1, 1)}},
       {"interleaved", {mesh(1, 1, 2, 0, "ears 0 | ears 1 | llm 0-1 | llm 2-3")}, "interleaved", 2},
   };
@@ -229,6 +251,18 @@ std::vector<Grid> both_grids() {
       {"interleaved", {mesh(1, 1, 2, 0, "eyes 0-1 | eyes 2-3, ears 0 | ears 1, llm 0-1 | llm 2-3")}, "interleaved", 2},
       {"tp 2 pp 2", {mesh(2, 1, 2, 0, two)}},
       {"tp 2 dp 2 pp 2", {mesh(2, 2, 2, 0, two)}, "zero-bubble"},
+      {"tp 2 pp 2 shared rows, encoders alike",
+       {shared(mesh(2, 1, 2, 0, two))},
+       "1f1b",
+       1,
+       false,
+       false,
+       app::ProjectorPlace::automatic,
+       true},
+      {"tp 2 shared rows interleaved",
+       {shared(mesh(2, 1, 2, 0, "eyes 0-1 | eyes 2-3, ears 0 | ears 1, llm 0-1 | llm 2-3"))},
+       "interleaved",
+       2},
       {"own ranks", {mesh(1, 1, 1), mesh(1, 1, 1, 1), mesh(1, 1, 1, 2)}},
       // The two chains in parallel, of different depth.
       {"own ranks, eyes pp 3, llm pp 2",

@@ -37,6 +37,7 @@ struct Grid {
   bool zero = false;
   bool memory_h2 = false;
   app::ProjectorPlace projectors = app::ProjectorPlace::automatic;
+  bool encoders_alike = false;  ///< on all tp ranks
   int ranks() const;
 };
 void place(app::Config& config, const Grid& grid);
@@ -46,6 +47,9 @@ Outcome train(TableModel& model, const Grid& grid);
 
 /// `stages`: "eyes embed-projector, llm embed-0 | llm 1-head"; empty: cut by work.
 app::MeshConfig mesh(int tp, int dp, int pp, int first_rank = 0, const std::string& stages = {});
+
+/// Rows shared between layers.
+app::MeshConfig shared(app::MeshConfig m);
 
 /// Everything on one rank.
 Grid one_rank();

@@ -55,6 +55,7 @@ StageRun::StageRun(const run::Stage& stage, Params& params, const BlockData& dat
 }
 
 std::int64_t StageRun::rows_of(run::RowCount count, std::size_t port) const {
+  if (count.parts > 1) return rows_of(count.of, port) / count.parts;
   const plan::BlockSize& s = data_.plan.size;
   switch (count) {
     case run::RowCount::one: return 1;

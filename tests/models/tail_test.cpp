@@ -8,22 +8,6 @@
 using namespace mmt;
 using namespace mmt::test;
 
-namespace {
-
-BlockData with_tail(BlockData data, int rows, const std::vector<std::int32_t>& windows) {
-  plan::RowsPlan& p = data.plan;
-  p.size.rows += rows;
-  p.positions.insert(p.positions.end(), static_cast<std::size_t>(rows * p.num_positions), 0);
-  p.tiles.clear();
-  for (std::size_t m = 0; m < p.masks.size(); ++m) {
-    p.masks[m].push_padding(rows);
-    p.tiles.push_back(make_tile_plan(query_side(p.masks[m]), key_side(p.masks[m]), windows[m]));
-  }
-  return data;
-}
-
-}  // namespace
-
 TEST_CASE("tail rows of a block change no loss and no gradient") {
   for (const char* family : {"llama", "gpt2", "mistral"}) {
     for (const char* kind : {"clip", "siglip"}) {

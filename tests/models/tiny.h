@@ -87,6 +87,19 @@ inline BlockData encoder_block_data(const EncoderSpec& s) {
   return BlockData::pictures({9, 4}, 3 * s.patch * s.patch, s.class_token, s.select == "full");
 }
 
+/// The block with `rows` more rows, which belong to no sample or item. `windows` by mask.
+inline BlockData with_tail(BlockData data, int rows, const std::vector<std::int32_t>& windows) {
+  plan::RowsPlan& p = data.plan;
+  p.size.rows += rows;
+  p.positions.insert(p.positions.end(), static_cast<std::size_t>(rows * p.num_positions), 0);
+  p.tiles.clear();
+  for (std::size_t m = 0; m < p.masks.size(); ++m) {
+    p.masks[m].push_padding(rows);
+    p.tiles.push_back(make_tile_plan(query_side(p.masks[m]), key_side(p.masks[m]), windows[m]));
+  }
+  return data;
+}
+
 /// Values for the stage's ports and its output's gradient.
 struct Edges {
   std::vector<Values> in;

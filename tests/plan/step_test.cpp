@@ -156,6 +156,32 @@ TEST_CASE("rows of an LLM block agree with a row by row construction") {
   }
 }
 
+TEST_CASE("blocks are filled up to their quantum with rows that see nothing and belong to nobody") {
+  std::mt19937 rng(5);
+  const std::int32_t windows[] = {0}, block[] = {0, 2};
+  for (int round = 0; round < 20; ++round) {
+    const std::vector<SampleMeta> samples = random_samples(rng, 3);
+    const std::int64_t quantum = 1 + round % 5;
+    const auto check = [&](const RowsPlan& plain, const RowsPlan& p) {
+      const std::int64_t rows = plain.size.rows;
+      REQUIRE(p.size.rows % quantum == 0);
+      REQUIRE((p.size.rows >= rows && p.size.rows < rows + quantum));
+      REQUIRE(p.positions.size() == static_cast<std::size_t>(p.size.rows));
+      REQUIRE(p.masks[0].rows() == static_cast<std::size_t>(p.size.rows));
+      for (std::int64_t r = rows; r < p.size.rows; ++r) {
+        REQUIRE(p.masks[0].query[static_cast<std::size_t>(r)] == 0);
+        REQUIRE(p.masks[0].key[static_cast<std::size_t>(r)] == 0);
+      }
+      REQUIRE(p.supervised_rows == plain.supervised_rows);
+      REQUIRE(p.out_rows == plain.out_rows);
+      REQUIRE((p.size.supervised == plain.size.supervised && p.size.out == plain.size.out));
+      for (std::size_t e = 0; e < p.ports.size(); ++e) REQUIRE(p.ports[e].dst == plain.ports[e].dst);
+    };
+    check(llm_rows(samples, block, 2, windows, true), llm_rows(samples, block, 2, windows, true, quantum));
+    check(encoder_rows(samples, block, 0, {"eyes", 0}), encoder_rows(samples, block, 0, {"eyes", 0}, quantum));
+  }
+}
+
 TEST_CASE("an encoder's rows are the items of the block in the order in which the LLM reads them") {
   const std::vector<SampleMeta> samples = {make_sample(5, {{0, 3}, {1, 2}, {0, 1}}, 4, 2),
                                            make_sample(6, {{1, 4}}, 4, 1)};

@@ -186,6 +186,26 @@ TEST_CASE("contract: tensor parallel stages and every pairing of their routes eq
   }
 }
 
+TEST_CASE("contract: a link of which every tensor-parallel rank holds a share of the rows equals one rank") {
+  const Outcome base = run_layout(one_rank());
+  for (const int encoder_tp : {1, 2}) {
+    Layout layout = pipeline(encoder_tp, 2);
+    const Outcome whole = run_layout(layout);
+    layout.shared_link = true;
+    const Outcome shared = run_layout(layout);
+    REQUIRE(difference(shared, base) < kRounding);
+    // Rank of part B: what the port takes is half, beside what alignment takes.
+    const auto ports = [&](const Outcome& o) {
+      for (const auto& use : o.arenas.back())
+        if (use.name == "ports of stage 2") return use.peak;
+      return std::int64_t{0};
+    };
+    REQUIRE(ports(shared) < ports(whole));
+    layout.drop_segment_of_edge = 1;
+    REQUIRE_THROWS(run_layout(layout));  // rows that this rank's share does not have
+  }
+}
+
 TEST_CASE("contract: data lanes with moved media equal one rank") {
   const Outcome base = run_layout(one_rank());
   Layout layout = pipeline(1, 1);

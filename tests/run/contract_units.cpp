@@ -140,6 +140,39 @@ class Mlp final : public Unit {
   SlotId pre_, act_, d_pre_;
 };
 
+/// All rows on one side, this rank's share of them on the other.
+class Shares final : public Unit {
+ public:
+  Shares(const std::string& module, const UnitOptions& o, bool joins) : joins_(joins) {
+    UnitPlanner p = planner_for(module, joins ? "join" : "cut", o);
+    const RowCount share(RowCount::rows, o.tp);
+    PortPlan x = x_port(o, Life::scratch), y = x;
+    (joins ? x : y).count = share;
+    p.input(x);
+    p.output(y);
+    const InnerEvent gather{InnerEvent::Op::all_gather, Axis::tp, {.per_row = width_bytes(o.dtype, kWidth)}};
+    if (joins || o.input_needs_grad) p.event(joins ? Phase::forward : Phase::backward_input, gather);
+    plan_ = p.take();
+  }
+  void forward(Ctx& ctx, std::span<const Tensor> in, const Tensor& out, Saved&) const override {
+    joins_ ? ctx.comm(Axis::tp).all_gather(in[0], out, ctx.stream) : ops::copy(ctx.stream, out, own(ctx, in[0]));
+  }
+  void backward_input(Ctx& ctx, const Tensor& d_out, std::span<const Tensor> d_in, Saved&) const override {
+    if (!d_in[0].defined()) return;
+    joins_ ? ops::copy(ctx.stream, d_in[0], own(ctx, d_out))
+           : ctx.comm(Axis::tp).all_gather(d_out, d_in[0], ctx.stream);
+  }
+  void backward_weight(Ctx&, Saved&) const override {}
+  void recompute(Ctx&, Saved&) const override {}
+
+ private:
+  static Tensor own(Ctx& ctx, const Tensor& whole) {
+    const std::int64_t rows = whole.rows() / ctx.comm(Axis::tp).size();
+    return whole.row_range(ctx.comm(Axis::tp).rank() * rows, rows);
+  }
+  bool joins_;
+};
+
 class Rotation final : public Unit {
  public:
   Rotation(const std::string& module, const std::string& name, const UnitOptions& o) {
@@ -302,6 +335,12 @@ std::unique_ptr<Unit> make_stem(const std::string& module, const UnitOptions& o)
 }
 std::unique_ptr<Unit> make_mlp(const std::string& module, const std::string& name, const UnitOptions& o) {
   return std::make_unique<Mlp>(module, name, o);
+}
+std::unique_ptr<Unit> make_cut(const std::string& module, const UnitOptions& o) {
+  return std::make_unique<Shares>(module, o, false);
+}
+std::unique_ptr<Unit> make_join(const std::string& module, const UnitOptions& o) {
+  return std::make_unique<Shares>(module, o, true);
 }
 std::unique_ptr<Unit> make_rotation(const std::string& module, const std::string& name, const UnitOptions& o) {
   return std::make_unique<Rotation>(module, name, o);

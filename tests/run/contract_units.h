@@ -25,6 +25,9 @@ std::unique_ptr<run::Unit> make_mlp(const std::string& module, const std::string
 /// y = rotate(x) * g by 3-D positions and a gain per column: positions reach a unit through Rows.
 std::unique_ptr<run::Unit> make_rotation(const std::string& module, const std::string& name,
                                          const UnitOptions& options);
+/// y = this tp rank's share of the rows of x, and x = all ranks' shares.
+std::unique_ptr<run::Unit> make_cut(const std::string& module, const UnitOptions& options);
+std::unique_ptr<run::Unit> make_join(const std::string& module, const UnitOptions& options);
 /// y = gather(x, out_rows) W^T.
 std::unique_ptr<run::Unit> make_projector(const std::string& module, const UnitOptions& options);
 /// y = table[ids] with the rows of port `port` written over.

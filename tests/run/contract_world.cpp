@@ -245,6 +245,10 @@ std::array<Stage, 3> make_stages(const Layout& layout, int rank) {
   a.input_needs_grad = first.units.back()->plan().output.needs_grad;
   Stage& second = stages[kPartB];
   second.module = "llm";
+  if (layout.shared_link) {
+    first.units.push_back(make_cut("llm", a));
+    second.units.push_back(make_join("llm", a));
+  }
   second.units.push_back(make_mlp("llm", "layers.1.mlp", a));
   a.input_needs_grad = second.units.back()->plan().output.needs_grad;
   second.units.push_back(make_head("llm", a));

@@ -18,8 +18,9 @@ struct Layout {
   /// Tensor-parallel degree of the three stages, and whether they share one rank a lane (then all degrees are 1).
   int encoder_tp = 1, llm_tp = 1;
   bool together = true;
-  bool sharded = false;  ///< parameter stores
-  int zero = 0;          ///< of those that do not shard
+  bool shared_link = false;  ///< the LLM's parts hand over shares of the rows; blocks have 14 and 16
+  bool sharded = false;      ///< parameter stores
+  int zero = 0;              ///< of those that do not shard
   /// Of unit u of every stage: recompute[u % size]; empty: none.
   std::vector<run::Recompute> recompute{};
   bool tight = false;  ///< caps are the largest sizes of the blocks, so that arenas can be full
