@@ -39,7 +39,7 @@ std::vector<Grid> exact_grids() {
 
 }  // namespace
 
-TEST_CASE("exact mode: lanes, pipelines and schedules do not change a bit") {
+TEST_CASE("exact mode: lanes, pipelines and schedules do not change a bit", "[table]") {
   for (const char* name : {"all", "projectors only"}) {
     TableModel model = exact_model("alternating 0", name);
     const Outcome one = train(model, one_rank());

@@ -133,14 +133,16 @@ double norm(const std::vector<float>& a) {
   return std::sqrt(sum);
 }
 
-/// || a - b || beyond share * max(|| a ||, floor), by name; the first one.
+/// || a - b || beyond share * || a ||, or for key biases (without rotary their true gradient is zero) beyond
+/// share * floor; by name, the first one.
 std::string first_difference(const std::map<std::string, std::vector<float>>& one,
                              const std::map<std::string, std::vector<float>>& other, double share, double floor) {
   if (other.size() != one.size()) return "the set of gradients";
   for (const auto& [name, grad] : one) {
     const auto found = other.find(name);
     if (found == other.end() || found->second.size() != grad.size()) return name;
-    if (!(distance(grad, found->second) <= share * std::max(norm(grad), floor))) return name;
+    const double bound = name.ends_with("k_proj.bias") ? std::max(norm(grad), floor) : norm(grad);
+    if (!(distance(grad, found->second) <= share * bound)) return name;
   }
   return "";
 }

@@ -66,7 +66,7 @@ Grid over_two_lanes(Grid grid) {
 
 }  // namespace
 
-TEST_CASE("every pipeline schedule has the bits of plain accumulation") {
+TEST_CASE("every pipeline schedule has the bits of plain accumulation", "[table]") {
   for (const char* name : {"all", "frozen encoders", "projectors only"}) {
     TableModel model = unclipped("both", name);
     const Outcome one = train(model, one_rank());
@@ -77,7 +77,7 @@ TEST_CASE("every pipeline schedule has the bits of plain accumulation") {
   }
 }
 
-TEST_CASE("pipelines of two lanes have the bits of two lanes") {
+TEST_CASE("pipelines of two lanes have the bits of two lanes", "[table]") {
   TableModel model = unclipped("alternating 1", "all");
   const Outcome two = train(model, {"dp 2", {mesh(1, 2, 1)}});
   for (const Grid& grid : pipelines()) {
@@ -87,7 +87,7 @@ TEST_CASE("pipelines of two lanes have the bits of two lanes") {
   }
 }
 
-TEST_CASE("ZeRO-1 has the bits of whole optimizer states") {
+TEST_CASE("ZeRO-1 has the bits of whole optimizer states", "[table]") {
   for (const char* name : {"all", "projectors only"}) {
     TableModel model = unclipped("both", name);
     for (Grid grid :
@@ -101,7 +101,7 @@ TEST_CASE("ZeRO-1 has the bits of whole optimizer states") {
   }
 }
 
-TEST_CASE("recompute has the bits of none in every layout") {
+TEST_CASE("recompute has the bits of none in every layout", "[table]") {
   using run::Recompute;
   const std::vector<Grid> grids = {one_rank(),
                                    {"dp 2 pp 2", {mesh(1, 2, 2, 0, kPipelines[1].stages)}},
