@@ -47,6 +47,11 @@ app::Config config_of(const Case& k) {
     c.encoders[0].trainable = c.encoders[0].projector_trainable = none;
     c.llm.trainable.frozen = {"embed_tokens", "layers.0."};
   }
+  if (k.pattern == "adapters") {
+    c.encoders[0].trainable = c.encoders[0].projector_trainable = none;
+    c.llm.lora = app::LoraConfig{.on = {"_proj"}, .rank = 4, .alpha = 8, .dropout = 0.1};
+    c.llm.trainable.adapters_only = true;
+  }
   app::MeshConfig mesh;
   mesh.tp = k.tp;
   mesh.dp = k.dp;
@@ -117,7 +122,7 @@ std::int64_t state_bytes(app::Model& model, int stage) {
 }  // namespace
 
 TEST_CASE("layers take in plans what arenas and stores take", "[layer_infos]") {
-  const auto pattern = GENERATE(as<std::string>(), "all", "projector only", "upper llm");
+  const auto pattern = GENERATE(as<std::string>(), "all", "projector only", "upper llm", "adapters");
   const auto precision = GENERATE(DType::f32, DType::bf16);
   const bool recompute = GENERATE(false, true);
   app::Config config = config_of({.pattern = pattern, .precision = precision});
@@ -168,7 +173,8 @@ TEST_CASE("layers take in plans what arenas and stores take", "[layer_infos]") {
 
 TEST_CASE("parts and shards of parameters take in plans what stores take", "[layer_infos]") {
   const auto k = GENERATE(Case{"all", DType::f32, 2, 1, false}, Case{"all", DType::bf16, 1, 2, true},
-                          Case{"upper llm", DType::bf16, 2, 2, true}, Case{"projector only", DType::f32, 2, 2, false});
+                          Case{"upper llm", DType::bf16, 2, 2, true}, Case{"projector only", DType::f32, 2, 2, false},
+                          Case{"adapters", DType::bf16, 2, 2, false});
   const app::Config config = config_of(k);
   INFO(k.pattern << " " << name_of(k.precision) << " tp " << k.tp << " dp " << k.dp << " zero " << k.zero);
   const Stream stream = cpu_stream();
@@ -222,14 +228,15 @@ TEST_CASE("layers of one kind share measurements, others do not", "[layer_infos]
 TEST_CASE("what a plan says of every rank is what its engine takes, to the byte", "[layer_infos]") {
   const auto policy = GENERATE(as<std::string>(), "1f1b", "gpipe", "zero-bubble");
   const auto level = GENERATE(run::Recompute::none, run::Recompute::selective, run::Recompute::full);
-  app::Config config = config_of({.pattern = "upper llm", .tp = 2});
+  const auto pattern = GENERATE(as<std::string>(), "upper llm", "adapters");
+  app::Config config = config_of({.pattern = pattern, .tp = 2});
   config.parallel.policy = policy;
   config.train.recompute.assign(2, level);
   app::MeshConfig& mesh = config.parallel.meshes[0];
   mesh.pp = 2;
   mesh.ranks = {0, 1, 2, 3};
   mesh.stages = {{{"eyes", "embed-projector"}, {"llm", "embed-0"}}, {{"llm", "1-head"}}};
-  INFO(policy << " recompute " << static_cast<int>(level));
+  INFO(pattern << " " << policy << " recompute " << static_cast<int>(level));
   const app::Workload workload = app::workload_of({caps().encoders[0], caps().llm}, caps().blocks);
   const app::LayoutChoice choice = app::make_layout(config, workload, app::Machine());
   const Stream stream = cpu_stream();

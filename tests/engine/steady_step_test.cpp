@@ -17,10 +17,11 @@ namespace {
 constexpr MediumShape kPicture = {0, 16, 3 * 14 * 14, 16, 1};  // (56 / 14)^2 patches
 constexpr std::int64_t kVocabulary = 301;
 
-app::Config small_config(DType dtype, std::int64_t rows) {
+app::Config small_config(DType dtype, std::int64_t rows, bool adapters) {
   app::Config c = made_config({64, 96, 2, 4, 2}, kVocabulary);
   REQUIRE(add_eyes(c, {32, 64, 2, 2, 2}, 56).rows == kPicture.rows);
   c.train.precision = dtype;
+  if (adapters) c.llm.lora = app::LoraConfig{.on = {"."}, .rank = 4, .alpha = 8, .dropout = 0.05};
   c.train.tokens_per_microbatch = rows;
   return c;
 }
@@ -34,11 +35,12 @@ MadeBatch batch_of(std::vector<MadeSample> samples) {
 }  // namespace
 
 TEST_CASE("steps after the first take no tensor memory and their loss falls") {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    INFO(name_of(dtype));
+  for (const auto& [dtype, adapters] :
+       {std::pair(DType::f32, false), std::pair(DType::bf16, false), std::pair(DType::bf16, true)}) {
+    INFO(name_of(dtype) << (adapters ? " with adapters" : ""));
     const MadeBatch large = batch_of({{48, true, 0}, {200, true, 0}, {96, false, 0}, {130, true, 0}, {3, false, 0}});
     const MadeBatch small = batch_of({{31, true, 0}, {77, false, 0}});
-    const app::Config config = small_config(dtype, large.rows);
+    const app::Config config = small_config(dtype, large.rows, adapters);
     const Stream stream = cpu_stream();
     const auto world = comm::make_self();
     app::Model model = app::build_model(config);
