@@ -1,5 +1,5 @@
 // `mmtrain simulate`: a step under every schedule, and what it looks like.
-#include "apps/mmtrain/planned_run.h"
+#include "apps/mmtrain/replay_trace.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "parallel/plan/timeline_files.h"
@@ -109,6 +109,23 @@ void write_files(const std::filesystem::path& folder, const PlanInput& in, const
   files::write_atomic((folder / "trace.json").string(), plan::chrome_trace(page));
 }
 
+int replay(const PlanInput& in, const Arguments& a) {
+  const plan::Timeline timeline = replay_trace(in, a.from_trace);
+  if (a.json) {
+    nlohmann::json out = {{"replayed_seconds", 1e-9 * static_cast<double>(timeline.makespan)},
+                          {"bubble", timeline.bubble()}};
+    for (const plan::RankTimeline& r : timeline.ranks)
+      out["ranks"].push_back({{"rank", r.rank}, {"busy_seconds", 1e-9 * static_cast<double>(r.busy)}});
+    std::cout << out.dump(2) << "\n";
+    return kDone;
+  }
+  std::cout << fmt::format("replayed from {}: {}, bubble {:.1f}%\n", a.from_trace,
+                           plan::duration_text(timeline.makespan), 100.0 * timeline.bubble());
+  for (const plan::RankTimeline& r : timeline.ranks)
+    std::cout << fmt::format("rank {}: busy {}\n", r.rank, plan::duration_text(r.busy));
+  return kDone;
+}
+
 }  // namespace
 
 int run_simulate(Job& job, const Arguments& a) {
@@ -116,6 +133,7 @@ int run_simulate(Job& job, const Arguments& a) {
   const std::vector<const Policy*> policies = wanted(a.policies);
   const PlanInput in = read_plan_input(job, a);
   if (job.rank() != 0) return kDone;  // one rank looks
+  if (!a.from_trace.empty()) return replay(in, a);
   std::vector<Trial> trials;
   for (const Policy* p : policies) trials.push_back(try_policy(in, *p));
   const Trial* best = nullptr;

@@ -16,8 +16,8 @@ struct Arguments {
   std::vector<std::string> overrides;  ///< --set a.b=c
   bool json = false;                   ///< a result for programs on standard output
   std::string checkpoint;              ///< eval, generate, inspect: a checkpoint folder; empty: the run's newest
+  std::string out;                     ///< dump, profile: a file to write
   // dump
-  std::string out;
   std::int64_t step = 1;
   bool logits = false;
   // generate
@@ -31,6 +31,7 @@ struct Arguments {
   // plan, simulate
   std::int64_t ranks = 0;  ///< 0: as many as the layout says
   std::string policies;    ///< comma-separated; empty: all
+  std::string from_trace;  ///< simulate: a recorded step to replay
   // validate
   bool decode = false;  ///< decode every medium, not its header alone
 };
@@ -39,6 +40,7 @@ int run_train(Job& job, const Arguments& arguments);
 int run_eval(Job& job, const Arguments& arguments);
 int run_dump(Job& job, const Arguments& arguments);
 int run_generate(Job& job, const Arguments& arguments);
+int run_profile(Job& job, const Arguments& arguments);
 int run_index(Job& job, const Arguments& arguments);
 int run_validate(Job& job, const Arguments& arguments);
 int run_plan(Job& job, const Arguments& arguments);

@@ -260,7 +260,13 @@ Config read_config(const config::Sources& sources, int ranks) {
     r.section("log", [&](Reader& s) {
       s.optional("every_steps", c.log.every_steps, at_least(1));
       s.optional("tensorboard", c.log.tensorboard);
-      s.unsupported("trace", "timelines");
+      c.log.trace.reset();
+      s.map("trace", [&](Reader& t) {
+        std::array<std::int64_t, 2> steps{};
+        if (!t.required("steps", steps, at_least(1))) return;
+        if (steps[0] > steps[1]) t.problem("steps", fmt::format("[{}, {}] ends before it begins", steps[0], steps[1]));
+        c.log.trace = steps;
+      });
     });
   });
   check_modules(document, c);

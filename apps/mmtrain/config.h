@@ -174,6 +174,7 @@ struct ParallelConfig {
 struct LogConfig {
   std::int64_t every_steps = 1;
   bool tensorboard = false;
+  std::optional<std::array<std::int64_t, 2>> trace;  ///< first and last step whose timeline is written
 };
 
 struct Config {

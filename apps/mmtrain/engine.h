@@ -45,6 +45,7 @@ class Engine {
                                 double loss_scale, bool train, const std::function<void()>& optimize = {});
 
   const StepTimes& times() const { return times_; }
+  const run::Executor& executor() const { return *executor_; }
   std::int64_t capacity_bytes() const;  ///< of the block arenas
   std::int64_t peak_bytes() const;
   std::vector<run::Executor::ArenaUse> arenas() const;

@@ -409,4 +409,16 @@ LayoutChoice make_layout(const Config& c, const std::vector<plan::BlockSize>& si
   return make_layout(c, workload_of(sizes, 8), machine);
 }
 
+std::vector<std::string> stage_names(const Config& c, const plan::Layout& layout) {
+  std::vector<std::string> names;
+  for (const plan::LayoutStage& stage : layout.stages()) {
+    const auto module = static_cast<std::size_t>(stage.units.module);
+    const std::vector<std::string> units = unit_names(c, module);
+    const std::string& first = units[static_cast<std::size_t>(stage.units.first)];
+    const std::string& last = units[static_cast<std::size_t>(stage.units.last) - 1];
+    names.push_back(fmt::format("{} {}", module_name(c, module), first == last ? first : first + "-" + last));
+  }
+  return names;
+}
+
 }  // namespace mmt::app

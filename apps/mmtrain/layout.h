@@ -33,6 +33,8 @@ LayoutChoice make_layout(const Config& config, const std::vector<plan::BlockSize
 /// Every module on rank 0.
 plan::Layout one_rank_layout(const Config& config);
 
+/// By stage, for people: "eyes embed-3".
+std::vector<std::string> stage_names(const Config& config, const plan::Layout& layout);
 /// "{eyes: "embed-3"}, {eyes: "4-projector", llm: "embed-1"}": as `stages` has it.
 std::string stages_text(const Config& config, const std::vector<std::vector<plan::UnitSpan>>& runs);
 

@@ -1,5 +1,4 @@
 #include "apps/mmtrain/commands.h"
-#include "apps/mmtrain/profile.h"
 #include "apps/mmtrain/signals.h"
 #include "core/arena.h"
 
@@ -98,6 +97,8 @@ int main(int argc, char** argv) {
   add_ranks(simulate);
   add_json(simulate);
   simulate->add_option("--policies", a.policies, "which schedules, separated by commas (default: all)");
+  simulate->add_option("--from-trace", a.from_trace,
+                       "replay a step that log.trace recorded, from the processor time of its actions");
   simulate->add_option("--out", a.out, "folder for timeline.html and trace.json of each schedule");
 
   CLI::App* inspect = add("inspect", "what a checkpoint holds", run_inspect, false);

@@ -76,15 +76,7 @@ std::int64_t PlannedRun::most_memory() const {
 }
 
 std::vector<std::string> PlannedRun::stage_names(const Config& c) const {
-  std::vector<std::string> names;
-  for (const plan::LayoutStage& stage : model->layout.stages()) {
-    const auto module = static_cast<std::size_t>(stage.units.module);
-    const std::vector<std::string> units = unit_names(c, module);
-    const std::string& first = units[static_cast<std::size_t>(stage.units.first)];
-    const std::string& last = units[static_cast<std::size_t>(stage.units.last) - 1];
-    names.push_back(fmt::format("{} {}", module_name(c, module), first == last ? first : first + "-" + last));
-  }
-  return names;
+  return app::stage_names(c, model->layout);
 }
 
 std::string memory_advice(const Config& c) {

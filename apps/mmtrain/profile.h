@@ -1,7 +1,6 @@
 // Measures what planning goes by: every kind of layer of the configuration at several sizes, and copies.
 #pragma once
 
-#include "apps/mmtrain/commands.h"
 #include "apps/mmtrain/cost_file.h"
 #include "apps/mmtrain/dataset.h"
 
@@ -34,8 +33,5 @@ struct CopyLinks {
   plan::Link local, intra;
 };
 CopyLinks measure_links(std::int64_t bytes, comm::Communicator& world, const Stream& stream);
-
-/// The command.
-int run_profile(Job& job, const Arguments& arguments);
 
 }  // namespace mmt::app

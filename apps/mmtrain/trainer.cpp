@@ -95,6 +95,9 @@ void Trainer::make_model() {
   log::info("{}", describe(*model_));
   initialize_model(*model_, config_.run.seed, stream_);
   engine_ = std::make_unique<Engine>(config_, job_.world(), *model_, caps, stream_);
+  if (config_.log.trace)
+    tracer_ =
+        std::make_unique<StepTracer>(config_, *model_, caps, machine, preparer_->preparation(), job_.world(), stream_);
 }
 
 void Trainer::make_optimizer() {

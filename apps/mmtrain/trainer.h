@@ -3,6 +3,7 @@
 
 #include "apps/mmtrain/evaluate.h"
 #include "apps/mmtrain/flops.h"
+#include "apps/mmtrain/step_trace.h"
 #include "core/data/report.h"
 #include "core/metrics/metrics.h"
 #include "parallel/run/buckets.h"
@@ -105,6 +106,7 @@ class Trainer {
   std::unique_ptr<Model> model_;
   std::unique_ptr<RequiredFlops> required_flops_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<StepTracer> tracer_;  ///< where steps are traced
   std::unique_ptr<run::Optimizer> optimizer_;
   run::Schedule schedule_;
   Progress progress_;

@@ -302,6 +302,8 @@ int Trainer::run() {
     waited += f.waited;
     if (at == steps || at % config_.log.every_steps == 0) report_step(f);
     if (at == first + 3) report_memory();
+    if (config_.log.trace && at >= (*config_.log.trace)[0] && at <= (*config_.log.trace)[1])
+      tracer_->write(*last_, *engine_, at);
     const auto due = [&](std::int64_t every) { return every > 0 && at % every == 0; };
     const bool keeps_best = !config_.checkpoint.keep_best.empty();
     if (due(config_.eval.every_steps) || (keeps_best && at == steps)) evaluate_now();

@@ -25,7 +25,7 @@ TEST_CASE("help and version need no launcher and usage errors end with 2") {
   const auto run = [&](const std::vector<std::string>& arguments) { return run_binary(folder.path(), arguments); };
   const Outcome help = run({"--help"});
   CHECK(help.code == 0);
-  for (const char* command : {"train", "eval", "generate", "dump", "index", "validate", "inspect", "env", "version"}) {
+  for (const char* command : {"train", "eval", "generate", "dump", "index", "profile", "validate", "inspect", "env", "version"}) {
     CHECK_THAT(help.out, Contains(command));
     const Outcome own = run({command, "--help"});
     CHECK(own.code == 0);
