@@ -25,6 +25,23 @@ int num_blocks(const plan::RecordedTrace& trace, const std::string& path) {
   return blocks;
 }
 
+/// Whether all actions are of stages, edges and blocks that the layout has; what the file says is not to be believed.
+bool known(const plan::StageGraph& graph, const std::vector<plan::Program>& programs) {
+  const auto below = [](int value, std::size_t end) { return value >= 0 && static_cast<std::size_t>(value) < end; };
+  for (const plan::Program& p : programs) {
+    for (const plan::Action& a : p.actions) {
+      if (!below(a.stage, graph.stages.size())) return false;
+      const plan::StageInfo& stage = graph.stages[static_cast<std::size_t>(a.stage)];
+      if (a.kind == plan::Kind::optimize || a.kind == plan::Kind::reduce || a.kind == plan::Kind::tie) continue;
+      if (!below(a.block, static_cast<std::size_t>(stage.num_blocks))) return false;
+      if (std::ranges::find(stage.ranks, p.rank) == stage.ranks.end()) return false;
+      const bool moves = a.kind == plan::Kind::send || a.kind == plan::Kind::recv;
+      if (moves && !below(a.edge, graph.edges.size())) return false;
+    }
+  }
+  return true;
+}
+
 /// A block without rows for an edge has no SEND: its route is empty.
 void drop_unsent(plan::StageGraph& graph, const std::vector<plan::Program>& programs) {
   std::set<std::pair<int, int>> sent;
@@ -77,6 +94,7 @@ plan::Timeline replay_trace(const PlanInput& in, const std::string& path) {
       }
       plan::StageGraph graph = plan::lane_graph(model.layout, lane, model.traits, sizes, true);
       lane_programs(model, graph, true);  // its credits
+      if (!known(graph, programs)) other_layout("it runs stages, blocks or edges that the layout does not have there");
       drop_unsent(graph, programs);
       plan::Timeline own = plan::replay(graph, programs, times, predictor.options(graph, programs));
       std::ranges::move(own.ranks, std::back_inserter(timeline.ranks));

