@@ -106,6 +106,7 @@ void add_head(Cases& cases);
 void add_optimizer(Cases& cases);
 void add_stems(Cases& cases);
 void add_data(Cases& cases);
+void add_planning(Cases& cases);
 void add_reduction(Cases& cases);
 void add_steps(Cases& cases);
 

@@ -94,6 +94,7 @@ int run(const Options& o, int* argc, char*** argv) {
   add_optimizer(cases);
   add_stems(cases);
   add_data(cases);
+  add_planning(cases);
   add_reduction(cases);
   add_steps(cases);
 

