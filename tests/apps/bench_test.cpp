@@ -88,7 +88,7 @@ TEST_CASE("bench lists its rows by name") {
   CHECK(lines_of(some.out) == std::vector<std::string>{"gather/rows/dram/f32", "gather/rows/cache/f32"});
 }
 
-TEST_CASE("bench writes a JSON object a row") {
+TEST_CASE("bench writes a JSON object a row", "[slow]") {
   const std::vector<std::string> arguments = {
       "^gather/rows/cache/f32$", "^reduction/64MiB/2ranks$", "--json", "--threads", "2", "--repeat", "1"};
   std::set<std::string> names = {"limit/fma/f32/2t", "limit/dot/bf16/2t", "limit/gemm/f32/2t",    "limit/gemm/bf16/2t",
