@@ -215,10 +215,4 @@ ParamCount count_parameters(const run::Stage& stage) {
   return count;
 }
 
-plan::LayerCost cost_of(const run::Stage& stage) {
-  plan::LayerCost cost;
-  for (const auto& unit : stage.units) cost += unit->plan().cost;
-  return cost;
-}
-
 }  // namespace mmt::models

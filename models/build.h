@@ -36,6 +36,5 @@ struct ParamCount {
   std::int64_t adapters = 0;  ///< linear layers that have one
 };
 ParamCount count_parameters(const run::Stage& stage);  ///< of the whole tensors, each once
-plan::LayerCost cost_of(const run::Stage& stage);
 
 }  // namespace mmt::models

@@ -65,13 +65,23 @@ struct TrainableRules::Rules {
   }
 };
 
-TrainableRules::TrainableRules(const Config& c) : rules_(std::make_unique<Rules>()) {
+namespace {
+
+/// Calls add(name, its rule, key) for every module and projector.
+template <class Rules, class Encoder, class Llm, class Rule>
+void add_all(Rules& rules, const Config& c, Rule Encoder::*own, Rule Encoder::*projector, Rule Llm::*llm) {
   for (const EncoderConfig& e : c.encoders) {
     const std::string key = "modules." + e.spec.name;
-    rules_->add(e.spec.name, e.trainable, key);
-    rules_->add(e.spec.name + ".projector", e.projector_trainable, key + ".projector");
+    rules.add(e.spec.name, e.*own, key);
+    rules.add(e.spec.name + ".projector", e.*projector, key + ".projector");
   }
-  rules_->add(c.llm.spec.name, c.llm.trainable, "modules." + c.llm.spec.name);
+  rules.add(c.llm.spec.name, c.llm.*llm, "modules." + c.llm.spec.name);
+}
+
+}  // namespace
+
+TrainableRules::TrainableRules(const Config& c) : rules_(std::make_unique<Rules>()) {
+  add_all(*rules_, c, &EncoderConfig::trainable, &EncoderConfig::projector_trainable, &LlmConfig::trainable);
 }
 TrainableRules::~TrainableRules() = default;
 
@@ -116,12 +126,7 @@ struct AdapterRules::Rules {
 };
 
 AdapterRules::AdapterRules(const Config& c) : rules_(std::make_unique<Rules>()) {
-  for (const EncoderConfig& e : c.encoders) {
-    const std::string key = "modules." + e.spec.name;
-    rules_->add(e.spec.name, e.lora, key);
-    rules_->add(e.spec.name + ".projector", e.projector_lora, key + ".projector");
-  }
-  rules_->add(c.llm.spec.name, c.llm.lora, "modules." + c.llm.spec.name);
+  add_all(*rules_, c, &EncoderConfig::lora, &EncoderConfig::projector_lora, &LlmConfig::lora);
 }
 AdapterRules::~AdapterRules() = default;
 

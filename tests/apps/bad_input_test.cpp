@@ -72,6 +72,10 @@ TEST_CASE("bad config: layouts that do not fit are refused with the legal values
   invalid({"parallel.replicate_tp.nobody=true"}, "there is no such module");
   invalid({"parallel.layout.all.pp=2", "parallel.layout.all.stages=[{llm: 0-1}]"}, "1 listed, pp 2 needs 2");
   invalid({"parallel.layout.all.pp=2", "parallel.layout.all.stages=[{llm: 0-99}, {llm: head}]"}, "names no layer");
+  const std::string apart =
+      "parallel.layout.all.stages=[{eyes: embed-projector, ears: embed-projector}, {llm: 0-head}]";
+  invalid({"parallel.layout.all.pp=2", "modules.eyes.projector.place=llm"}, "only `auto` is supported yet");
+  invalid({"parallel.layout.all.pp=2", "modules.eyes.projector.place=llm", apart}, "wants it in stage 1");
 }
 
 TEST_CASE("bad config: a pattern that matches nothing, keys that are not there yet, a missing file") {
