@@ -2,6 +2,7 @@
 
 #include "apps/mmtrain/engine.h"
 #include "apps/mmtrain/layer_infos.h"
+#include "apps/mmtrain/step.h"
 #include "apps/mmtrain/unit_bench.h"
 #include "apps/mmtrain/workload.h"
 #include "core/arena.h"
@@ -44,7 +45,7 @@ std::int64_t rows_of(const plan::SampleMeta& sample, std::size_t module, std::si
 }
 
 /// Blocks of a module, small to large, each of the first samples of the first set that has rows for it.
-std::vector<plan::RowsPlan> blocks_of(const Config& c, std::size_t module,
+std::vector<plan::RowsPlan> blocks_of(const Config& c, const Model& model, std::size_t module,
                                       const std::vector<std::vector<plan::SampleMeta>>& sets) {
   const std::size_t encoders = c.encoders.size();
   const auto total = [&](const std::vector<plan::SampleMeta>& set) {
@@ -68,10 +69,7 @@ std::vector<plan::RowsPlan> blocks_of(const Config& c, std::size_t module,
       block.push_back(static_cast<std::int32_t>(next++));
     }
     if (block.size() == before) continue;  // samples are longer than the part
-    blocks.push_back(module < encoders ? plan::encoder_rows(*set, block, static_cast<int>(module),
-                                                            encoder_rows_of(c.encoders[module]))
-                                       : plan::llm_rows(*set, block, static_cast<int>(encoders),
-                                                        models::mask_windows(c.llm.spec), c.llm.bidirectional_media));
+    blocks.push_back(block_rows(c, model, *set, block, module));
   }
   return blocks;
 }
@@ -145,9 +143,9 @@ class Profiler {
     plan::Coord at;
     at[plan::Axis::tp] = world_.rank() % tp;
     const auto comm = tp > 1 ? world_.split(world_.rank() / tp, world_.rank() % tp, name + ".tp") : nullptr;
-    const std::vector<plan::RowsPlan> blocks = blocks_of(config_, m, sets_);
-    if (blocks.empty()) return;
     Model model = build_model(config_, layout_, mesh.rank_at(at));
+    const std::vector<plan::RowsPlan> blocks = blocks_of(config_, model, m, sets_);
+    if (blocks.empty()) return;
     const auto infos = layer_infos(config_, model, caps_, stream_);
     const std::span units = std::span(infos[m]).subspan(static_cast<std::size_t>(span.first));
     run::Stage& stage = model.stages[static_cast<std::size_t>(id)];

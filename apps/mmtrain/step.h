@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace mmt::app {
@@ -46,6 +47,10 @@ std::unique_ptr<PlannedStep> plan_step(const PlanContext& context, const std::ve
 /// The same from samples whose rows are known: one of `metas` each. The context's preparation is not used.
 std::unique_ptr<PlannedStep> plan_step(const PlanContext& context, std::vector<plan::SampleMeta> metas,
                                        std::int64_t number, std::vector<PlannedSample> samples);
+
+/// The rows of a module for one block, by index into `metas`.
+plan::RowsPlan block_rows(const Config& config, const Model& model, std::span<const plan::SampleMeta> metas,
+                          std::span<const std::int32_t> block, std::size_t module);
 
 /// The program of every rank of this rank's lane for a graph, whose credits are raised where its schedule needs more.
 std::vector<plan::Program> lane_programs(const Model& model, plan::StageGraph& graph, bool train);

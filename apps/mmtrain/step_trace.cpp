@@ -12,14 +12,10 @@ namespace {
 
 /// By module and block of a lane.
 BlockSizes sizes_of(const PlanContext& c, const PlannedStep& step, int lane) {
-  const std::size_t encoders = c.model->num_encoders();
-  BlockSizes sizes(encoders + 1);
+  BlockSizes sizes(c.model->num_modules());
   for (const auto& block : step.assignment.samples[static_cast<std::size_t>(lane)]) {
-    for (std::size_t e = 0; e < encoders; ++e)
-      sizes[e].push_back(plan::encoder_rows(step.metas, block, static_cast<int>(e), c.model->encoder_rows[e]).size);
-    sizes.back().push_back(plan::llm_rows(step.metas, block, static_cast<int>(encoders), c.model->llm_windows,
-                                          c.config->llm.bidirectional_media)
-                               .size);
+    for (std::size_t m = 0; m < sizes.size(); ++m)
+      sizes[m].push_back(block_rows(*c.config, *c.model, step.metas, block, m).size);
   }
   return sizes;
 }

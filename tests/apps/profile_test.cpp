@@ -99,6 +99,26 @@ TEST_CASE("profile needs whole tensor-parallel groups") {
   INFO(both.text());
   CHECK(both.code == 0);
   CHECK_THAT(read_text(tiny.folder() / "costs.json"), Contains("tp 2"));
+  // Blocks are filled up to a multiple of tp, as in training.
+  const Outcome shares = tiny.run("profile", with(set, {"parallel.layout.all.sequence_parallel=true"}), {.ranks = 2},
+                                  {"--out", "shares.json"});
+  INFO(shares.text());
+  CHECK(shares.code == 0);
+}
+
+TEST_CASE("a traced step with shared rows is predicted for the blocks that ran") {
+  const TinyRun tiny;
+  const Outcome o =
+      tiny.run("train",
+               {"parallel.layout.all.tp=2", "parallel.layout.all.pp=2", "parallel.layout.all.sequence_parallel=true",
+                "train.steps=1", "learning_rate.warmup_steps=0", "eval.every_steps=0", "log.trace.steps=[1, 1]"},
+               {.ranks = 4});
+  INFO(o.text());
+  REQUIRE(o.code == 0);
+  const json trace = json::parse(read_text(tiny.run_folder() / "trace-step-1.json"));
+  const auto measured = actions_of(trace, "measured");
+  CHECK(measured.size() == 4);
+  CHECK(actions_of(trace, "predicted") == measured);
 }
 
 TEST_CASE("a traced step stands beside its prediction, action by action, and can be replayed") {
