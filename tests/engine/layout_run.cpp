@@ -160,11 +160,12 @@ Outcome run_layout(const app::Config& config, const MadeBatch& batch, int ranks,
   return out;
 }
 
-// Gradients of the first step differ by the order of f32 sums alone: 1e-5 of their norm,
-// where parameters whose true gradient is zero (key biases) carry rounding of the size of the others', hence the floor
-// of a hundredth of the whole norm. Those of the third step come after two adaptive updates, which turn rounding of
-// small gradients into differences of weights of the order of rate * rounding / gradient: the bound is wider, a wrong
-// factor or a lost row is larger by orders.
+// Gradients of the first step differ by the order of f32 sums alone: 1e-5 of their norm, where parameters whose true
+// gradient is zero (key biases) carry rounding of the size of the others', hence the floor of a hundredth of the whole
+// norm. Those of the third step come after two adaptive updates, which turn rounding of small gradients into
+// differences of weights of the order of rate * rounding / gradient: the bound is wider, a wrong factor or a lost row
+// is larger by orders. Losses are means over rows, in which those differences of weights average out (2e-5: some 170
+// roundings of f32); a norm is made of the later gradients and gets a fifth of their bound.
 std::string differs(const Outcome& one, const Outcome& other) {
   if (other.flops != one.flops) return "the required FLOPs";
   for (std::size_t i = 0; i < one.losses.size(); ++i) {
