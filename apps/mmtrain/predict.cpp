@@ -2,17 +2,12 @@
 
 #include "apps/mmtrain/memory.h"
 #include "apps/mmtrain/stage_setup.h"
+#include "core/at.h"
 #include "parallel/run/param_bytes.h"
 
 #include <algorithm>
 
 namespace mmt::app {
-namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 Predictor::Predictor(const Config& config, const Model& model, const RowCaps& caps, const Machine& machine,
                      const Stream& stream)
     : config_(config),

@@ -11,7 +11,7 @@ namespace mmt::h5 {
 namespace {
 
 constexpr std::size_t kMaxPieces = 8192;
-constexpr std::size_t kMaxName = 4096;
+constexpr std::size_t kMaxLinkName = 4096;
 constexpr std::size_t kMaxOpen = 128;
 
 // The box that a selection is, if it is one. That of a whole dataset (as h5py writes it) knows no size of its own.
@@ -37,7 +37,7 @@ std::optional<Box> box_of(hid_t space, const Dims& whole) {
 
 template <class F> std::string name_from(F get) {
   const ssize_t size = get(nullptr, std::size_t{0});
-  if (size <= 0 || static_cast<std::size_t>(size) > kMaxName) return "";
+  if (size <= 0 || static_cast<std::size_t>(size) > kMaxLinkName) return "";
   std::string name(static_cast<std::size_t>(size) + 1, '\0');
   if (get(name.data(), name.size()) != size) return "";
   name.resize(static_cast<std::size_t>(size));

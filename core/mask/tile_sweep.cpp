@@ -1,12 +1,12 @@
 #include "core/mask/tile_sweep.h"
 
+#include "core/at.h"
 #include "core/error.h"
 
 #include <algorithm>
 
 namespace mmt {
 namespace {
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 constexpr std::int64_t kUnbound = std::int64_t{1} << 40;  // beyond any difference of two places
 }  // namespace
 

@@ -1,5 +1,6 @@
 // The work lists of a tile plan. Every cut is a function of one sample's own tiles, so that neither the number of
 // threads nor the rest of the pack changes the order of a sum.
+#include "core/at.h"
 #include "core/mask/tile_sweep.h"
 
 #include <algorithm>
@@ -15,8 +16,6 @@ constexpr std::int64_t kItemsPerSample = 64;
 // Key blocks of a long sample are dealt to several threads, each with a dQ of its own.
 constexpr std::int64_t kKeyRowsPerSlot = 1024;
 constexpr std::int32_t kMaxSlots = 4;
-
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 /// Rows of the other side under the non-empty tiles of a block.
 std::int64_t rows_under(const std::vector<TileRun>& runs, std::int32_t first, std::int32_t last,

@@ -1,5 +1,6 @@
 #include "core/mask/tiles.h"
 
+#include "core/at.h"
 #include "core/error.h"
 #include "core/mask/tile_sweep.h"
 
@@ -11,8 +12,6 @@ namespace {
 
 using tile_sweep::Side;
 using tile_sweep::Sweep;
-
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 void check_shape_of(const TileShape& shape, std::int32_t window) {
   MMT_CHECK(shape.query_rows >= 1 && shape.query_rows <= 64 && shape.key_rows >= 1,

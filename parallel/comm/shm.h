@@ -83,8 +83,8 @@ class ShmCommunicator final : public Communicator {
   void leave() noexcept;
 
   Place place_of(const void* data, std::size_t bytes) const;
-  char* at(int r, const Place& place) const;  // null for a tensor that is staged
-  char* half(int r) const;                    // staging half of the current chunk
+  char* block_of(int r, const Place& place) const;  // null for a tensor that is staged
+  char* half(int r) const;                          // staging half of the current chunk
   std::size_t half_bytes() const { return options_.staging_bytes / 2; }
   void next_half() { ++chunk_; }
 

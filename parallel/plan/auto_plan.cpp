@@ -1,5 +1,6 @@
 #include "parallel/plan/auto_plan.h"
 
+#include "core/at.h"
 #include "core/error.h"
 
 #include <algorithm>
@@ -7,8 +8,6 @@
 
 namespace mmt::plan {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// One way to cut.
 struct Candidate {

@@ -1,5 +1,6 @@
 #include "parallel/plan/choose.h"
 
+#include "core/at.h"
 #include "core/error.h"
 
 #include <algorithm>
@@ -7,8 +8,6 @@
 
 namespace mmt::plan {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Costs as generators ask for them; without B, what is recomputed stands in front of I or in R.
 CostFunction cost_function(const ScheduleProblem& problem) {

@@ -1,5 +1,6 @@
 #include "parallel/plan/chunks.h"
 
+#include "core/at.h"
 #include "core/error.h"
 
 #include <algorithm>
@@ -7,8 +8,6 @@
 
 namespace mmt::plan {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 void check_shape(const PipelineShape& shape) {
   const auto n = static_cast<int>(shape.stages.size());

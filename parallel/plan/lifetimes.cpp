@@ -1,5 +1,6 @@
 #include "parallel/plan/lifetimes.h"
 
+#include "core/at.h"
 #include "parallel/plan/live.h"
 #include "parallel/plan/verify.h"
 
@@ -13,8 +14,6 @@
 
 namespace mmt::plan {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 /// Transfers by which rows of a route leave `rank`: one to other ranks and one that stays.
 int transfers_of(std::span<const Message> messages, int rank, bool from_source) {

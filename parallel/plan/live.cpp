@@ -1,5 +1,6 @@
 #include "parallel/plan/live.h"
 
+#include "core/at.h"
 #include "core/error.h"
 #include "parallel/plan/lifetimes.h"
 
@@ -7,8 +8,6 @@
 
 namespace mmt::plan {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 /// The blocks of one stage, this step's first and then those of each later step.
 struct StageBlocks {

@@ -1,17 +1,12 @@
 #include "parallel/plan/partition.h"
 
+#include "core/at.h"
 #include "core/error.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace mmt::plan {
-namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
-
 PlannedLayer planned(const LayerInfo& layer, const CostModel& model, const BlockSize& size) {
   PlannedLayer p;
   p.module = layer.module;

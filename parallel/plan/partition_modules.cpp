@@ -1,5 +1,6 @@
 #include "parallel/plan/partition_modules.h"
 
+#include "core/at.h"
 #include "core/error.h"
 
 #include <algorithm>
@@ -8,8 +9,6 @@
 
 namespace mmt::plan {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 void append(std::vector<PlannedLayer>& to, const std::vector<PlannedLayer>& layers, const std::string& module) {
   for (PlannedLayer l : layers) {

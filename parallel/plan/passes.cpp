@@ -1,5 +1,6 @@
 #include "parallel/plan/passes.h"
 
+#include "core/at.h"
 #include "core/error.h"
 #include "parallel/plan/chunks.h"
 #include "parallel/plan/wiring.h"
@@ -9,8 +10,6 @@
 
 namespace mmt::plan {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 Action transfer(Kind kind, int stage, int block, const Edge& edge, bool transposed) {
   return {kind, static_cast<std::int16_t>(stage), block, static_cast<std::int16_t>(edge.id), transposed, 0};

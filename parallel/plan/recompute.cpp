@@ -1,5 +1,6 @@
 #include "parallel/plan/recompute.h"
 
+#include "core/at.h"
 #include "core/error.h"
 
 #include <algorithm>
@@ -8,10 +9,8 @@
 namespace mmt::plan {
 namespace {
 
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-
 /// One layer of a place with less recompute.
-struct Step {
+struct Saving {
   int layer = 0;
   std::uint8_t level = 0;
   Ns saved = 0;
@@ -19,7 +18,7 @@ struct Step {
 };
 
 /// Whether `a` saves more time for its memory; equal: the earlier layer, then the smaller step.
-bool better(const Step& a, const Step& b) {
+bool better(const Saving& a, const Saving& b) {
   __extension__ using Wide = __int128;
   const Wide left = static_cast<Wide>(a.saved) * std::max<std::int64_t>(b.bytes, 1),
              right = static_cast<Wide>(b.saved) * std::max<std::int64_t>(a.bytes, 1);
@@ -31,7 +30,7 @@ bool better(const Step& a, const Step& b) {
 void refine(std::span<const Chain> variants, RecomputeChoice& choice, std::size_t p, std::span<const int> first,
             const CutOptions& options) {
   const PlaceCost& place = choice.cut.places[p];
-  std::vector<Step> steps;
+  std::vector<Saving> steps;
   for (int l = place.first; l < place.first + place.count; ++l) {
     const PlannedLayer& now = choice.chain.layers[at(l)];
     for (std::uint8_t v = 0; v < choice.level[at(l)]; ++v) {
@@ -41,7 +40,7 @@ void refine(std::span<const Chain> variants, RecomputeChoice& choice, std::size_
     }
   }
   std::ranges::sort(steps, better);
-  for (const Step& step : steps) {
+  for (const Saving& step : steps) {
     if (step.level >= choice.level[at(step.layer)]) continue;
     PlannedLayer& layer = choice.chain.layers[at(step.layer)];
     const PlannedLayer before = layer;

@@ -1,5 +1,6 @@
 // Replays: whether programs end. Programs are sequential and channels are queues between two ranks, so one order of
 // running them stands for all: if it ends, every other one does.
+#include "core/at.h"
 #include "parallel/plan/verify.h"
 
 #include <fmt/format.h>
@@ -11,8 +12,6 @@
 
 namespace mmt::plan {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 constexpr int kNobody = -1;
 

@@ -1,5 +1,6 @@
 #include "parallel/plan/schedule.h"
 
+#include "core/at.h"
 #include "core/error.h"
 #include "parallel/plan/chunks.h"
 
@@ -19,8 +20,6 @@ constexpr std::array<std::pair<Policy, std::string_view>, 5> kPolicies = {{
     {Policy::zero_bubble, "zero-bubble"},
     {Policy::list, "list"},
 }};
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 int count_places(const std::vector<Chunk>& chunks) {
   int places = 0;

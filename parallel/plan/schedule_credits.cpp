@@ -1,4 +1,5 @@
 // How many messages of an edge must be able to wait for a schedule to end.
+#include "core/at.h"
 #include "core/error.h"
 #include "parallel/plan/chunks.h"
 
@@ -6,8 +7,6 @@
 
 namespace mmt::plan {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 /// The links to other places over which a computation receives and sends.
 struct LinksOf {

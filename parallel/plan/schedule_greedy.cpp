@@ -1,5 +1,6 @@
 // Zero-bubble and list schedules: places are simulated with the given costs, and each takes the best of what is ready.
 // What runs this way keeps the caps on blocks in flight and the credits of edges, so its programs end by construction.
+#include "core/at.h"
 #include "core/error.h"
 #include "parallel/plan/chunks.h"
 
@@ -10,8 +11,6 @@
 
 namespace mmt::plan {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 std::int64_t unit_cost(Kind kind) { return kind == Kind::backward ? 2 : kind == Kind::recompute ? 0 : 1; }
 
@@ -31,10 +30,10 @@ struct Result {
   std::int64_t makespan = 0;
 };
 
-class Simulation {
+class GreedyRun {
  public:
-  Simulation(const PipelineShape& shape, const std::vector<Chunk>& nodes, const ScheduleOptions& options, Caps caps,
-             bool split, Rule rule)
+  GreedyRun(const PipelineShape& shape, const std::vector<Chunk>& nodes, const ScheduleOptions& options, Caps caps,
+            bool split, Rule rule)
       : shape_(shape),
         nodes_(nodes),
         caps_(std::move(caps)),
@@ -284,7 +283,7 @@ std::vector<ComputeOrder> best_of(const PipelineShape& shape, const std::vector<
                                   const ScheduleOptions& options, const Caps& caps, bool split) {
   Result best;
   for (const Rule rule : {Rule::backward_first, Rule::forward_first, Rule::critical_path}) {
-    Result result = Simulation(shape, nodes, options, caps, split, rule).run();
+    Result result = GreedyRun(shape, nodes, options, caps, split, rule).run();
     if (best.orders.empty() || result.makespan < best.makespan) best = std::move(result);
   }
   return std::move(best.orders);

@@ -1,5 +1,6 @@
 #include "parallel/plan/simulate.h"
 
+#include "core/at.h"
 #include "core/error.h"
 #include "parallel/plan/wiring.h"
 
@@ -9,8 +10,6 @@
 
 namespace mmt::plan {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 constexpr bool is_transfer(Kind kind) { return kind == Kind::send || kind == Kind::recv; }
 

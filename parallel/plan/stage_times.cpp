@@ -1,14 +1,11 @@
 // Times of stages as costs of actions.
+#include "core/at.h"
 #include "core/error.h"
 #include "parallel/plan/simulate.h"
 
 #include <unordered_set>
 
 namespace mmt::plan {
-namespace {
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-}  // namespace
-
 ActionCost cost_of_stages(std::span<const Program> programs, std::vector<StageTimes> stages) {
   const auto key = [](const Action& a) {
     return static_cast<std::uint64_t>(a.stage) << 40 | static_cast<std::uint64_t>(a.step_ahead) << 32 |

@@ -1,5 +1,6 @@
 #include "parallel/plan/timeline_files.h"
 
+#include "core/at.h"
 #include "core/error.h"
 
 #include <fmt/format.h>
@@ -9,8 +10,6 @@
 
 namespace mmt::plan {
 namespace {
-
-std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
 
 /// Length of the UTF-8 sequence at the front of `text`, 0 when it is none.
 std::size_t utf8_length(std::string_view text) {

@@ -1,5 +1,7 @@
 #include "parallel/plan/verify.h"
 
+#include "core/at.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,8 +10,6 @@
 
 namespace mmt::plan {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 /// A rank's actions that all ranks of a stage share. Peers differ, so a send may be absent on some of them.
 std::vector<const Action*> shared_actions(const Program& program) {

@@ -1,4 +1,5 @@
 // What one rank's program must keep by itself.
+#include "core/at.h"
 #include "parallel/plan/verify.h"
 
 #include <fmt/format.h>
@@ -11,8 +12,6 @@
 
 namespace mmt::plan {
 namespace {
-
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
 constexpr int kAbsent = -1, kEarlier = -2;  ///< kEarlier: made by the previous step
 

@@ -1,15 +1,12 @@
 #include "parallel/plan/wiring.h"
 
+#include "core/at.h"
 #include "core/error.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace mmt::plan {
-namespace {
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-}  // namespace
-
 Wiring::Wiring(const StageGraph& graph) : graph_(&graph), in_(graph.stages.size()), out_(graph.stages.size()) {
   const std::size_t num_edges = graph.edges.size();
   MMT_CHECK(graph.producers_of.size() == num_edges && graph.routes.size() == num_edges,

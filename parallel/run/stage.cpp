@@ -1,5 +1,6 @@
 #include "parallel/run/stage.h"
 
+#include "core/at.h"
 #include "kernels/rotary.h"
 
 #include <algorithm>
@@ -8,8 +9,6 @@
 
 namespace mmt::run {
 namespace {
-
-std::size_t at(int id) { return static_cast<std::size_t>(id); }
 
 std::int64_t num_rows(RowCount count, const plan::BlockSize& size) {
   if (count.parts > 1) return (num_rows(count.of, size) + count.parts - 1) / count.parts;

@@ -10,7 +10,6 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-constexpr int kUsage = 2, kFailed = 1;
 const std::vector<std::string> kShort = {"train.steps=3", "learning_rate.warmup_steps=1", "eval.every_steps=0"};
 
 /// The tiny run trained on one data file alone, made of these JSON lines.
@@ -25,13 +24,6 @@ std::vector<std::string> only(const TinyRun& tiny, const std::string& lines, std
 std::string dialogue(const std::string& question, const std::string& answer, const std::string& media = "") {
   return R"({"messages": [{"role": "user", "content": ")" + question + R"("}, {"role": "assistant", "content": ")" +
          answer + "\"}]" + (media.empty() ? "" : ", " + media) + "}\n";
-}
-
-void require_outcome(const Outcome& o, int code, const std::string& message) {
-  INFO(o.text());
-  REQUIRE(!o.timed_out);
-  REQUIRE(o.code == code);
-  REQUIRE_THAT(o.err + o.out, Contains(message));
 }
 
 }  // namespace

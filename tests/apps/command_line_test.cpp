@@ -6,18 +6,7 @@
 using namespace mmt::app_test;
 using Catch::Matchers::Contains;
 
-namespace {
-
-constexpr int kUsage = 2;
-
-void require_outcome(const Outcome& o, int code, const std::string& message) {
-  INFO(o.text());
-  REQUIRE_FALSE(o.timed_out);
-  REQUIRE(o.code == code);
-  REQUIRE_THAT(o.err + o.out, Contains(message));
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("options that may be repeated take one value each and may stand before the config") {
   const TinyRun tiny;

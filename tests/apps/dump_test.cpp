@@ -14,8 +14,6 @@ using namespace mmt::app_test;
 
 namespace {
 
-using Set = std::vector<std::string>;
-
 /// `nodes` > 1: so many groups of ranks share no memory.
 DumpFile dump(const TinyRun& tiny, const Set& set, int ranks, const std::vector<std::string>& more = {},
               int nodes = 1) {

@@ -16,19 +16,6 @@ using Catch::Contains;
 
 namespace {
 
-using Set = std::vector<std::string>;
-
-void require_code(const Outcome& o, int code) {
-  INFO(o.text());
-  REQUIRE_FALSE(o.timed_out);
-  REQUIRE(o.code == code);
-}
-
-Set with(Set set, const std::string& more) {
-  set.push_back(more);
-  return set;
-}
-
 /// Waits until none of the processes lives; false after `seconds`.
 bool all_end(const std::vector<pid_t>& list, double seconds) {
   using namespace std::chrono;
@@ -56,10 +43,10 @@ void kill_and_resume(int ranks, bool whole_job) {
   // The ranks notice the death of mpirun within a second or two: the run must be longer.
   const std::int64_t steps_in_all = whole_job ? 200 : 60;
   const Set set = {fmt::format("train.steps={}", steps_in_all), "checkpoint.every_steps=4", "checkpoint.keep_last=2"};
-  require_code(tiny.run("train", with(set, "run.output_dir=whole"), launch), 0);
+  require_code(tiny.run("train", with(set, {"run.output_dir=whole"}), launch), 0);
   std::int64_t before = 0;
   for (int kill = 0; kill < 2; ++kill) {
-    Process process(tiny.folder(), tiny.arguments("train", with(set, "run.output_dir=parts")), launch);
+    Process process(tiny.folder(), tiny.arguments("train", with(set, {"run.output_dir=parts"})), launch);
     REQUIRE(process.wait_until([&] {
       const auto steps = saved_steps(tiny.folder() / "parts");
       return !steps.empty() && steps.back() > before;
@@ -86,7 +73,7 @@ void kill_and_resume(int ranks, bool whole_job) {
     if (kill == 0) REQUIRE(before < steps_in_all);
     if (before == steps_in_all) break;  // a slow machine: too late for a second kill
   }
-  const Outcome last = tiny.run("train", with(set, "run.output_dir=parts"), launch);
+  const Outcome last = tiny.run("train", with(set, {"run.output_dir=parts"}), launch);
   require_code(last, 0);
   CHECK_THAT(last.out + last.err, Contains("resumed from"));
   check_same_end(tiny, "whole", "parts", steps_in_all);
@@ -118,7 +105,7 @@ TEST_CASE("SIGTERM ends a job at once without a save") {
     CHECK(saved_steps(tiny.run_folder()).empty());
   }
   {
-    Process process(tiny.folder(), tiny.arguments("train", with(set, "run.output_dir=two")), {.ranks = 2});
+    Process process(tiny.folder(), tiny.arguments("train", with(set, {"run.output_dir=two"})), {.ranks = 2});
     REQUIRE(process.wait_until([&] { return !read_metrics(tiny.folder() / "two").empty(); }));
     const std::vector<pid_t> list = process.ranks();
     process.signal(SIGTERM);
@@ -130,7 +117,7 @@ TEST_CASE("SIGTERM ends a job at once without a save") {
     CHECK(saved_steps(tiny.folder() / "two").empty());
   }
   // Under srun it asks for a save.
-  Process process(tiny.folder(), tiny.arguments("train", with(set, "run.output_dir=slurm")),
+  Process process(tiny.folder(), tiny.arguments("train", with(set, {"run.output_dir=slurm"})),
                   {.environment = {{"SLURM_PROCID", "0"}}});
   REQUIRE(process.wait_until([&] { return !read_metrics(tiny.folder() / "slurm").empty(); }));
   process.signal(SIGTERM);

@@ -1,10 +1,9 @@
 #include "tests/apps/fixture.h"
 
 #include <png.h>
-#include <unistd.h>
 
 #include <array>
-#include <atomic>
+#include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -161,15 +160,25 @@ void write_data(const std::filesystem::path& root) {
 
 }  // namespace
 
-TempFolder::TempFolder() {
-  static std::atomic<int> number = 0;
-  path_ = std::filesystem::temp_directory_path() /
-          ("mmt_apps_" + std::to_string(::getpid()) + "_" + std::to_string(number++));
-  std::filesystem::create_directories(path_);
+Set with(Set set, const Set& more) {
+  set.insert(set.end(), more.begin(), more.end());
+  return set;
 }
-TempFolder::~TempFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+
+void require_code(const Outcome& o, int code) {
+  INFO(o.text());
+  REQUIRE_FALSE(o.timed_out);
+  REQUIRE(o.code == code);
+}
+
+Outcome require_done(Outcome o) {
+  require_code(o, 0);
+  return o;
+}
+
+void require_outcome(const Outcome& o, int code, const std::string& message) {
+  require_code(o, code);
+  REQUIRE_THAT(o.err + o.out, Catch::Contains(message));
 }
 
 std::string read_text(const std::filesystem::path& path) {

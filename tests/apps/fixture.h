@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tests/apps/process.h"
+#include "tests/support/temp_folder.h"
 
 #include <cstdint>
 #include <filesystem>
@@ -13,17 +14,17 @@
 
 namespace mmt::app_test {
 
-class TempFolder {
- public:
-  TempFolder();
-  ~TempFolder();
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
+using mmt::test::TempFolder;
 
- private:
-  std::filesystem::path path_;
-};
+/// Values of `--set`.
+using Set = std::vector<std::string>;
+Set with(Set set, const Set& more);
+
+inline constexpr int kFailed = 1, kUsage = 2;  ///< exit codes
+void require_code(const Outcome& o, int code);
+Outcome require_done(Outcome o);
+/// The code, and the message in what was printed.
+void require_outcome(const Outcome& o, int code, const std::string& message);
 
 std::string read_text(const std::filesystem::path& path);
 void write_text(const std::filesystem::path& path, const std::string& text);
@@ -51,9 +52,9 @@ class TinyRun {
   std::filesystem::path checkpoint(std::int64_t step, const std::string& run = "run") const;
 
   /// `mmtrain COMMAND config.yaml --set SET... MORE...`
-  std::vector<std::string> arguments(const std::string& command, const std::vector<std::string>& set = {},
+  std::vector<std::string> arguments(const std::string& command, const Set& set = {},
                                      const std::vector<std::string>& more = {}) const;
-  Outcome run(const std::string& command, const std::vector<std::string>& set = {}, const Launch& launch = {},
+  Outcome run(const std::string& command, const Set& set = {}, const Launch& launch = {},
               const std::vector<std::string>& more = {}) const;
   /// Replaces the text `from`, which must be there, in config.yaml.
   void edit_config(const std::string& from, const std::string& to) const;

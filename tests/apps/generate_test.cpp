@@ -13,19 +13,11 @@ using nlohmann::json;
 
 namespace {
 
-using Set = std::vector<std::string>;
-
 std::vector<json> json_lines(const std::string& text) {
   std::vector<json> list;
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) list.push_back(json::parse(line));
   return list;
-}
-
-Outcome require_done(Outcome o) {
-  INFO(o.text());
-  REQUIRE(o.code == 0);
-  return o;
 }
 
 std::vector<json> generate(const TinyRun& tiny, std::vector<std::string> more, const Launch& launch = {}) {

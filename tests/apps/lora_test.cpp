@@ -11,8 +11,6 @@ using namespace mmt::app_test;
 
 namespace {
 
-using Set = std::vector<std::string>;
-
 const Set kLora = {
     "modules.llm.lora={on: [q_proj, v_proj, down_proj], rank: 4, alpha: 8, dropout: 0.1}",
     "modules.eyes.lora={on: \"layers[.]1[.].*(k_proj|fc1)$\", rank: 2}",
@@ -29,15 +27,9 @@ Set from(const std::string& checkpoint, const Set& more) {
   return set;
 }
 
-void require_done(const Outcome& o, int code = 0) {
-  INFO(o.text());
-  REQUIRE_FALSE(o.timed_out);
-  REQUIRE(o.code == code);
-}
-
 bool of_adapter(const std::string& name) { return name.find(".lora_") != std::string::npos; }
 
-DumpFile dump(const TinyRun& tiny, const Set& set, int ranks) {
+DumpFile dump_of(const TinyRun& tiny, const Set& set, int ranks) {
   static int number = 0;
   const auto file = tiny.folder() / fmt::format("dump_{}.h5", number++);
   require_done(tiny.run("dump", set, {.ranks = ranks}, {"--out", file.string()}));
@@ -88,7 +80,7 @@ TEST_CASE("adapters on trained weights learn, resume bit for bit, and leave the 
 
   // Their weights are no model without them.
   const Outcome lost = tiny.run("eval", {}, {}, {"--checkpoint", tiny.checkpoint(5, "whole").string()});
-  require_done(lost, 2);
+  require_code(lost, 2);
   CHECK_THAT(lost.err, Catch::Contains("same `lora`") && Catch::Contains("model.layers.0.self_attn.q_proj.lora_A"));
   require_done(tiny.run("eval", kLora, {}, {"--checkpoint", tiny.checkpoint(5, "whole").string()}));
 }
@@ -100,7 +92,7 @@ TEST_CASE("adapters with dropout have the same gradients in every layout") {
   train.insert(train.end(), {"run.output_dir=tuned", "train.steps=3"});
   require_done(tiny.run("train", train));
   const std::string tuned = tiny.checkpoint(3, "tuned").string();
-  const DumpFile one = dump(tiny, from(tuned, {}), 0);
+  const DumpFile one = dump_of(tiny, from(tuned, {}), 0);
   CHECK(one.grads.size() == 2 * (6 + 3));
   for (const auto& [name, g] : one.grads) {
     INFO(name);
@@ -116,11 +108,11 @@ TEST_CASE("adapters with dropout have the same gradients in every layout") {
   };
   for (const auto& [ranks, layout] : layouts) {
     INFO(fmt::format("{} on {} ranks", fmt::join(layout, ", "), ranks));
-    CHECK(differences(one, dump(tiny, from(tuned, layout), ranks)) == Set{});
+    CHECK(differences(one, dump_of(tiny, from(tuned, layout), ranks)) == Set{});
   }
   // Full recompute draws the same; without dropout, and at another step, other elements are dropped.
-  CHECK(differences(one, dump(tiny, from(tuned, {"train.recompute=full"}), 0)) == Set{});
-  CHECK(differences(one, dump(tiny, from(tuned, {"modules.llm.lora.dropout=0"}), 0)).size() > one.grads.size() / 2);
+  CHECK(differences(one, dump_of(tiny, from(tuned, {"train.recompute=full"}), 0)) == Set{});
+  CHECK(differences(one, dump_of(tiny, from(tuned, {"modules.llm.lora.dropout=0"}), 0)).size() > one.grads.size() / 2);
 }
 
 TEST_CASE("adapters that are wrong are refused with place and reason") {

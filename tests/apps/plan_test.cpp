@@ -12,8 +12,6 @@ using nlohmann::json;
 
 namespace {
 
-constexpr int kUsage = 2, kFailed = 1;
-
 json plan_of(const TinyRun& tiny, std::vector<std::string> set, int ranks, int code = 0) {
   const Outcome o = tiny.run("plan", set, {}, {"--ranks", std::to_string(ranks), "--json"});
   INFO(o.text());
@@ -29,11 +27,6 @@ void refused(const Outcome& o, int code, const std::vector<std::string>& parts) 
 
 const std::vector<std::string> kPipeline = {"parallel.layout.all.pp=2", "train.tokens_per_microbatch=256",
                                             "modules.llm.layers=4"};
-
-std::vector<std::string> with(std::vector<std::string> set, const std::vector<std::string>& more) {
-  set.insert(set.end(), more.begin(), more.end());
-  return set;
-}
 
 }  // namespace
 

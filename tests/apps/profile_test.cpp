@@ -12,13 +12,8 @@ using nlohmann::json;
 
 namespace {
 
-const std::vector<std::string> kPipeline = {"parallel.layout.all.pp=2", "parallel.schedule.policy=1f1b",
-                                            "train.tokens_per_microbatch=256", "modules.llm.layers=4"};
-
-std::vector<std::string> with(std::vector<std::string> set, const std::vector<std::string>& more) {
-  set.insert(set.end(), more.begin(), more.end());
-  return set;
-}
+const std::vector<std::string> kPlainPipeline = {"parallel.layout.all.pp=2", "parallel.schedule.policy=1f1b",
+                                                 "train.tokens_per_microbatch=256", "modules.llm.layers=4"};
 
 /// Names of the actions of each rank in the order of a trace's timeline.
 std::map<int, std::vector<std::string>> actions_of(const json& trace, const std::string& timeline) {
@@ -54,8 +49,8 @@ json page_data(const std::string& html) {
 
 TEST_CASE("profile measures every kind of layer under the frozen pattern, on all ranks at once") {
   const TinyRun tiny;
-  const std::vector<std::string> set =
-      with(kPipeline, {"modules.eyes.trainable=false", "modules.llm.trainable=false", "modules.ears.trainable=false"});
+  const std::vector<std::string> set = with(
+      kPlainPipeline, {"modules.eyes.trainable=false", "modules.llm.trainable=false", "modules.ears.trainable=false"});
   const Outcome o = tiny.run("profile", set, {.ranks = 2}, {"--out", "costs.json"});
   INFO(o.text());
   REQUIRE(o.code == 0);
@@ -123,8 +118,8 @@ TEST_CASE("a traced step with shared rows is predicted for the blocks that ran")
 
 TEST_CASE("a traced step stands beside its prediction, action by action, and can be replayed") {
   const TinyRun tiny;
-  const std::vector<std::string> set = with(
-      kPipeline, {"train.steps=3", "learning_rate.warmup_steps=0", "eval.every_steps=0", "log.trace.steps=[2, 3]"});
+  const std::vector<std::string> set = with(kPlainPipeline, {"train.steps=3", "learning_rate.warmup_steps=0",
+                                                             "eval.every_steps=0", "log.trace.steps=[2, 3]"});
   const Outcome o = tiny.run("train", set, {.ranks = 2});
   INFO(o.text());
   REQUIRE(o.code == 0);

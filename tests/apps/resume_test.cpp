@@ -13,14 +13,6 @@ using namespace mmt::app_test;
 
 namespace {
 
-using Set = std::vector<std::string>;
-
-void require_done(const Outcome& o, int code = 0) {
-  INFO(o.text());
-  REQUIRE_FALSE(o.timed_out);
-  REQUIRE(o.code == code);
-}
-
 /// Losses and norms of all steps up to `steps`: equal bit for bit, or to `relative`.
 void check_same_losses(const std::filesystem::path& a, const std::filesystem::path& b, std::int64_t steps,
                        double relative = 0.0) {
@@ -138,7 +130,7 @@ TEST_CASE("SIGUSR1 saves and ends with 75 and the next start ends the same run")
       REQUIRE(process.wait_until([&] { return read_metrics(tiny.folder() / parts).size() >= 2; }));
       process.signal(SIGUSR1);
       const Outcome o = process.wait();
-      require_done(o, 75);
+      require_code(o, 75);
       CHECK_THAT(o.out + o.err, Catch::Contains("asked to stop: saved step"));
     }
     const std::vector<std::int64_t> saved = saved_steps(tiny.folder() / parts);
@@ -226,7 +218,7 @@ TEST_CASE("init from a checkpoint takes weights alone") {
   for (const auto& [name, bytes] : second) CHECK_FALSE(name.starts_with("optimizer/first_moment/eyes/"));
   // A folder that lacks what the module needs.
   const Outcome other = tiny.run("train", {"run.output_dir=third", "modules.eyes.hidden=64"});
-  require_done(other, 2);
+  require_code(other, 2);
   CHECK_THAT(other.err, Catch::Contains("model/eyes"));
 }
 
@@ -234,7 +226,7 @@ TEST_CASE("a changed config is printed on resume and refused where it changes th
   const TinyRun tiny;
   require_done(tiny.run("train", {"train.steps=2"}));
   const Outcome refused = tiny.run("train", {"train.steps=4", "optimizer.lr=5e-3", "log.every_steps=2"});
-  require_done(refused, 2);
+  require_code(refused, 2);
   CHECK_THAT(refused.err, Catch::Contains("optimizer.lr") && Catch::Contains("another one"));
   CHECK_THAT(refused.out + refused.err, Catch::Contains("log.every_steps"));
   // A learning rate that falls until the last step depends on where that is.
@@ -246,7 +238,7 @@ TEST_CASE("a changed config is printed on resume and refused where it changes th
   REQUIRE(longer.code == 2);
   REQUIRE_THAT(longer.err, Catch::Contains("train.steps: 2 -> 4"));
   const Outcome none = tiny.run("train", {"train.steps=4", "resume=none"});
-  require_done(none, 2);
+  require_code(none, 2);
   CHECK_THAT(none.err, Catch::Contains("resume: none"));
   CHECK(saved_steps(tiny.run_folder()) == std::vector<std::int64_t>{2});
   const Outcome allowed = tiny.run("train", {"train.steps=4", "log.every_steps=2", "data.workers=2"});
@@ -279,7 +271,7 @@ TEST_CASE("data may move between a save and a resume but not change") {
   changed.replace(changed.find("\"white\""), 7, "\"black and white\"");
   write_text(text, changed);
   const Outcome refused = train("4");
-  require_done(refused, 2);
+  require_code(refused, 2);
   CHECK_THAT(refused.err, Catch::Contains("data.sets"));
   CHECK(saved_steps(tiny.folder() / "moved" / "run") == std::vector<std::int64_t>{2, 3});
 }

@@ -59,7 +59,7 @@ MaskWords short_samples(int rows, bool pictures) {
 MaskWords packed(int rows) { return short_samples(rows, false); }
 MaskWords packed_images(int rows) { return short_samples(rows, true); }
 /// The eight causal samples of the step llava-151m.
-MaskWords llava(int) {
+MaskWords llava_samples(int) {
   MaskWords w;
   int sample = 0;
   for (const int rows : {304, 456, 96, 576, 320, 500, 384, 32}) {
@@ -130,7 +130,7 @@ constexpr Spec kSpecs[] = {
     {"packed-images", packed_images, 4096, 8, 8, 128, true},
     {"packed-images", packed_images, 4096, 8, 8, 32},
     {"packed-images", packed_images, 4096, 8, 8, 16},
-    {"llava", llava, 2668, 12, 4, 64, true},
+    {"llava", llava_samples, 2668, 12, 4, 64, true},
     {"full", full, 729, 16, 16, 72},
     {"causal", causal, 2048, 8, 8, 72},
     {"full", full, 4096, 8, 8, 128},

@@ -3,6 +3,7 @@
 #include "parallel/comm/threads.h"
 #include "parallel/comm/tracing.h"
 #include "parallel/comm/values.h"
+#include "tests/support/message_of.h"
 
 #include <catch2/catch.hpp>
 
@@ -13,6 +14,7 @@
 
 using namespace mmt;
 using namespace mmt::comm;
+using mmt::test::message_of;
 
 namespace {
 
@@ -39,15 +41,6 @@ double seconds_of(const std::function<void()>& f) {
   const auto start = std::chrono::steady_clock::now();
   f();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "";
 }
 
 }  // namespace

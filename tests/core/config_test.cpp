@@ -2,6 +2,8 @@
 
 #include "core/config/scalars.h"
 #include "core/error.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temp_folder.h"
 
 #include <fmt/core.h>
 #include <catch2/catch.hpp>
@@ -83,30 +85,8 @@ Example read(const std::string& text, std::vector<std::string> overrides = {}) {
 }
 
 std::string mistakes(const std::string& text, std::vector<std::string> overrides = {}) {
-  try {
-    read(text, std::move(overrides));
-  } catch (const ConfigError& e) {
-    return e.what();
-  }
-  return "";
+  return test::message_of<ConfigError>([&] { read(text, std::move(overrides)); });
 }
-
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / fmt::format("mmtrain_config_{}", std::random_device{}())) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string write(const std::string& name, const std::string& text) const {
-    fs::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name) << text;
-    return (path_ / name).string();
-  }
-  std::string path() const { return path_.string(); }
-
- private:
-  fs::path path_;
-};
 
 }  // namespace
 
@@ -329,7 +309,7 @@ TEST_CASE("overrides come from the command line and pass through the same reader
 }
 
 TEST_CASE("a config extends another and keeps the places of both files") {
-  const Folder folder;
+  const test::TempFolder folder;
   folder.write("base/base.yaml",
                "train: {steps: 5, precision: bf16}\ndata:\n  sets: [{path: b.json}, {path: c.json}]\nrun: {sed: 1}\n");
   folder.write("mid.yaml", "extends: base/base.yaml\ntrain: {steps: 6}\n");
@@ -348,10 +328,10 @@ TEST_CASE("a config extends another and keeps the places of both files") {
   REQUIRE(e.steps == 6);
   REQUIRE(e.precision == Precision::fp32);
   REQUIRE(e.sets.size() == 2);
-  REQUIRE(e.sets[0].path == folder.path() + "/base/b.json");
-  REQUIRE(second.where("data.sets.0.path") == folder.path() + "/base/base.yaml:3:17");
+  REQUIRE(e.sets[0].path == folder / "base/b.json");
+  REQUIRE(second.where("data.sets.0.path") == folder / "base/base.yaml:3:17");
   REQUIRE(second.where("train.precision") == "command line");
-  REQUIRE(second.where("train.steps") == folder.path() + "/mid.yaml:2:16");
+  REQUIRE(second.where("train.steps") == folder / "mid.yaml:2:16");
   REQUIRE_THROWS_WITH(
       [&] {
         Document third = Document::load(folder.write("third.yaml", "extends: mid.yaml\n"));
@@ -361,18 +341,18 @@ TEST_CASE("a config extends another and keeps the places of both files") {
 }
 
 TEST_CASE("broken chains of configs are refused") {
-  const Folder folder;
+  const test::TempFolder folder;
   folder.write("a.yaml", "extends: b.yaml\n");
   const std::string b = folder.write("b.yaml", "extends: ./a.yaml\n");
   REQUIRE_THROWS_WITH(Document::load(b), Contains("is extended by itself"));
   REQUIRE_THROWS_WITH(Document::load(folder.write("c.yaml", "extends: none.yaml\n")),
                       Contains("c.yaml: extends: ") && Contains("none.yaml: cannot open"));
-  REQUIRE_THROWS_WITH(Document::load(folder.path() + "/nope.yaml"), Contains("nope.yaml: cannot open"));
+  REQUIRE_THROWS_WITH(Document::load(folder / "nope.yaml"), Contains("nope.yaml: cannot open"));
   REQUIRE_THROWS_AS(Document::load(folder.path()), ConfigError);
   REQUIRE_THROWS_WITH(Document::load("/dev/zero"), Contains("not a regular file"));
   for (int i = 0; i < 20; ++i)
     folder.write(fmt::format("chain{}.yaml", i), fmt::format("extends: chain{}.yaml\n", i + 1));
-  REQUIRE_THROWS_WITH(Document::load(folder.path() + "/chain0.yaml"), Contains("more than 16 files"));
+  REQUIRE_THROWS_WITH(Document::load(folder / "chain0.yaml"), Contains("more than 16 files"));
   Document wrong = Document::load(folder.write("d.yaml", "extends: [a.yaml]\ntrain: {steps: 1}\n"));
   REQUIRE_THROWS_WITH(read(wrong), Contains("d.yaml:1:1: extends: expected the path of one YAML file"));
   REQUIRE_THAT(mistakes("extends: a.yaml\ntrain: {steps: 1}"), Contains("files only"));
@@ -486,7 +466,7 @@ TEST_CASE("checks across keys after the reading name the place") {
 }
 
 TEST_CASE("gathered sources travel as one text") {
-  const Folder folder;
+  const test::TempFolder folder;
   folder.write("base.yaml", "train: {steps: 5}\nrun: {output_dir: \"${MMT_TEST_DIR}\"}\n");
   ::setenv("MMT_TEST_DIR", "/from/rank0", 1);
   const std::string packed = gather(folder.write("top.yaml", "extends: base.yaml\n"), {"run.seed=4"}).pack();

@@ -1,6 +1,7 @@
 #include "core/files.h"
 
 #include "core/error.h"
+#include "tests/support/temp_folder.h"
 
 #include <fmt/core.h>
 #include <sys/resource.h>
@@ -20,26 +21,14 @@ using Catch::Contains;
 
 namespace {
 
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / fmt::format("mmtrain_files_{}", std::random_device{}())) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  std::string path() const { return path_.string(); }
-  std::size_t entries() const {
-    return static_cast<std::size_t>(std::distance(fs::directory_iterator(path_), fs::directory_iterator()));
-  }
-
- private:
-  fs::path path_;
-};
+std::int64_t entries_of(const fs::path& folder) {
+  return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
+}
 
 }  // namespace
 
 TEST_CASE("files are read whole up to the limit") {
-  const Folder folder;
+  const test::TempFolder folder;
   const std::string content = std::string("a\0b\n", 4) + std::string(5000, 'x');
   std::ofstream(folder / "f", std::ios::binary) << content;
   REQUIRE(files::read(folder / "f", content.size()) == content);
@@ -56,7 +45,7 @@ TEST_CASE("files are read whole up to the limit") {
 }
 
 TEST_CASE("an atomic write leaves the old or the new content and nothing else") {
-  const Folder folder;
+  const test::TempFolder folder;
   const std::string path = folder / "f";
   files::write_atomic(path, "one");
   REQUIRE(files::read(path, 100) == "one");
@@ -64,7 +53,7 @@ TEST_CASE("an atomic write leaves the old or the new content and nothing else") 
   files::write_atomic(path, std::string(100000, 'z'));
   REQUIRE(files::read(path, 1 << 20).size() == 100000);
   REQUIRE(fs::status(path).permissions() == fs::perms(0640));
-  REQUIRE(folder.entries() == 1);
+  REQUIRE(entries_of(folder.path()) == 1);
   // A link stays a link.
   fs::create_symlink("f", folder / "link");
   files::write_atomic(folder / "link", "two");
@@ -88,11 +77,11 @@ TEST_CASE("an atomic write leaves the old or the new content and nothing else") 
   std::signal(SIGXFSZ, handler);
   REQUIRE_THAT(message, Contains("cannot write: File too large"));
   REQUIRE(files::read(path, 100) == "two");
-  REQUIRE(folder.entries() == 2);
+  REQUIRE(entries_of(folder.path()) == 2);
 }
 
 TEST_CASE("a reader beside many atomic writes never sees a torn file") {
-  const Folder folder;
+  const test::TempFolder folder;
   const std::string path = folder / "f";
   files::write_atomic(path, std::string(4000, 'a'));
   std::thread writer([&] {
@@ -107,7 +96,7 @@ TEST_CASE("a reader beside many atomic writes never sees a torn file") {
 }
 
 TEST_CASE("paths of data files stay below their root") {
-  const Folder folder;
+  const test::TempFolder folder;
   fs::create_directories(folder / "root/sub");
   fs::create_directories(folder / "outside");
   std::ofstream(folder / "root/sub/a.jpg") << "x";
@@ -147,7 +136,7 @@ TEST_CASE("paths of data files stay below their root") {
 }
 
 TEST_CASE("free space is that of the file system that will hold the path") {
-  const Folder folder;
+  const test::TempFolder folder;
   const files::Space here = files::space(folder.path());
   REQUIRE(here.total > 0);
   REQUIRE(here.available <= here.total);

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/philox.h"
+#include "tests/support/temp_folder.h"
 
 #include <fmt/core.h>
 #include <sys/resource.h>
@@ -28,21 +29,6 @@ using Catch::Contains;
 
 namespace {
 
-class Folder {
- public:
-  // In memory where there is such a place: every close waits for the disk.
-  Folder()
-      : path_((fs::exists("/dev/shm") ? fs::path("/dev/shm") : fs::temp_directory_path()) /
-              fmt::format("mmtrain_hdf5_{}", std::random_device{}())) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
-
 template <class T> std::vector<T> values(std::size_t n, std::uint64_t seed = 1) {
   std::vector<T> v(n);
   for (std::size_t i = 0; i < n; ++i) v[i] = static_cast<T>(static_cast<float>(random_bits(seed, 0, 0, i) % 251));
@@ -50,7 +36,7 @@ template <class T> std::vector<T> values(std::size_t n, std::uint64_t seed = 1) 
 }
 
 template <class T> void round_trip(DType dtype) {
-  const Folder folder;
+  const test::TempFolder folder;
   const auto data = values<T>(24);
   File file = File::create(folder / "a.h5");
   file.write("group/x", dtype, Dims{2, 3, 4}, data.data());
@@ -96,7 +82,7 @@ TEST_CASE("every type survives a file whole and in boxes") {
 }
 
 TEST_CASE("every bit pattern of bf16 survives") {
-  const Folder folder;
+  const test::TempFolder folder;
   std::vector<std::uint16_t> bits(65536);
   std::iota(bits.begin(), bits.end(), std::uint16_t{0});
   File file = File::create(folder / "a.h5");
@@ -108,7 +94,7 @@ TEST_CASE("every bit pattern of bf16 survives") {
 }
 
 TEST_CASE("scalars and empty tensors and tensors with apart rows") {
-  const Folder folder;
+  const test::TempFolder folder;
   File file = File::create(folder / "a.h5");
   file.write_scalar("loss", 1.25);
   file.write("none", DType::f32, Dims{0, 5}, nullptr);
@@ -130,7 +116,7 @@ TEST_CASE("scalars and empty tensors and tensors with apart rows") {
 }
 
 TEST_CASE("a dataset written in boxes is complete or refused") {
-  const Folder folder;
+  const test::TempFolder folder;
   const auto data = values<float>(35);
   for (const std::int64_t chunk : {0, 3}) {
     File file = File::create(folder / "a.h5");
@@ -160,7 +146,7 @@ TEST_CASE("a dataset written in boxes is complete or refused") {
 }
 
 TEST_CASE("attributes of all kinds keep their values") {
-  const Folder folder;
+  const test::TempFolder folder;
   const std::string long_text(200000, 'y');
   File file = File::create(folder / "a.h5");
   file.make_group("state/inner");
@@ -193,7 +179,7 @@ TEST_CASE("attributes of all kinds keep their values") {
 }
 
 TEST_CASE("mistakes in reading name the file and the object") {
-  const Folder folder;
+  const test::TempFolder folder;
   File file = File::create(folder / "a.h5");
   const auto data = values<float>(6);
   file.write("x", DType::f32, Dims{2, 3}, data.data());
@@ -222,7 +208,7 @@ TEST_CASE("mistakes in reading name the file and the object") {
 }
 
 TEST_CASE("a virtual dataset is put together from boxes in other files") {
-  const Folder folder;
+  const test::TempFolder folder;
   const auto whole = values<bf16>(8 * 6);
   const Box all{{0, 0}, {8, 6}};
   // As a (2 x 2) grid of writers leaves it, one of them keeping its piece inside a larger dataset.
@@ -312,7 +298,7 @@ TEST_CASE("a virtual dataset is put together from boxes in other files") {
 }
 
 TEST_CASE("virtual datasets with holes or names that lead out are refused") {
-  const Folder folder;
+  const test::TempFolder folder;
   fs::create_directories(folder / "in");
   File index = File::create(folder / "in/index.h5");
   const auto write = [&](const std::string& file, const Box& box) {
@@ -340,7 +326,7 @@ TEST_CASE("virtual datasets with holes or names that lead out are refused") {
 }
 
 TEST_CASE("any flipped bit gives an error or the data that was written") {
-  const Folder folder;
+  const test::TempFolder folder;
   const auto data = values<float>(64);
   File file = File::create(folder / "a.h5");
   file.write("llm/x", DType::f32, Dims{8, 8}, data.data());
@@ -368,7 +354,7 @@ TEST_CASE("any flipped bit gives an error or the data that was written") {
 }
 
 TEST_CASE("truncated files give errors") {
-  const Folder folder;
+  const test::TempFolder folder;
   const auto data = values<float>(64);
   File file = File::create(folder / "a.h5");
   file.write("x", DType::f32, Dims{8, 8}, data.data());
@@ -382,7 +368,7 @@ TEST_CASE("truncated files give errors") {
 }
 
 TEST_CASE("a full disk is reported and the process goes on") {
-  const Folder folder;
+  const test::TempFolder folder;
   rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
@@ -414,7 +400,7 @@ TEST_CASE("a full disk is reported and the process goes on") {
 }
 
 TEST_CASE("many threads use files at once") {
-  const Folder folder;
+  const test::TempFolder folder;
   std::vector<std::thread> threads;
   std::atomic<int> good{0};
   for (int t = 0; t < 4; ++t) {
@@ -555,7 +541,7 @@ TEST_CASE("files made by an attacker are refused without harm") {
 }
 
 TEST_CASE("a checksum is proven once for each open file") {
-  const Folder folder;
+  const test::TempFolder folder;
   const auto data = values<float>(64);
   File file = File::create(folder / "a.h5");
   file.write("x", DType::f32, Dims{8, 8}, data.data());

@@ -1,3 +1,4 @@
+#include "core/at.h"
 #include "core/mask/tiles.h"
 #include "tests/support/random_masks.h"
 
@@ -12,8 +13,6 @@ using mmt::test::MaskMaker;
 using mmt::test::RandomMask;
 
 namespace {
-
-std::size_t at(std::int32_t i) { return static_cast<std::size_t>(i); }
 
 struct Dense {
   std::vector<std::vector<bool>> allow;
@@ -46,7 +45,7 @@ Grid grid_of_runs(const std::vector<std::int32_t>& first_run, const std::vector<
 }
 
 /// Number of tiles, counts and patterns of the plan that differ from the dense mask.
-int mistakes(const TilePlan& plan, const Dense& dense) {
+int mistakes_of(const TilePlan& plan, const Dense& dense) {
   int wrong = 0;
   const Grid rows = grid_of_runs(plan.query_first_run, plan.query_runs, plan.query_blocks(), plan.key_blocks());
   const Grid columns = grid_of_runs(plan.key_first_run, plan.key_runs, plan.key_blocks(), plan.query_blocks());
@@ -185,7 +184,7 @@ TEST_CASE("mask tiles: classes and counts and patterns equal brute force on rand
     INFO(n << ": " << m.kind << ", tiles " << shape.query_rows << " x " << shape.key_rows);
     const TilePlan plan = make_tile_plan(query_side(m.queries), key_side(m.keys), m.window, shape);
     const Dense dense(m);
-    REQUIRE(mistakes(plan, dense) == 0);
+    REQUIRE(mistakes_of(plan, dense) == 0);
     REQUIRE(count_tiles(query_side(m.queries), key_side(m.keys), m.window, shape) == plan.counts);
     check_runs(plan.query_first_run, plan.query_runs);
     check_runs(plan.key_first_run, plan.key_runs);
@@ -210,7 +209,7 @@ TEST_CASE("mask tiles: a plan with one class dropped or widened is noticed") {
         run.kind = TileClass::full;
         break;
       }
-    noticed += mistakes(plan, Dense(m)) != 0;
+    noticed += mistakes_of(plan, Dense(m)) != 0;
   }
   CHECK(tried > 20);
   CHECK(noticed == tried);

@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/files.h"
 #include "core/log.h"
+#include "tests/support/temp_folder.h"
 
 #include <fmt/core.h>
 #include <sys/resource.h>
@@ -21,24 +22,12 @@ using Catch::Contains;
 
 namespace {
 
-class Folder {
- public:
-  Folder() : path_(fs::temp_directory_path() / fmt::format("mmtrain_metrics_{}", std::random_device{}())) {
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  fs::path path_;
-};
-
-struct Captured {
+struct CapturedLines {
   std::vector<std::string> lines;
-  Captured() {
+  CapturedLines() {
     log::set_sink([this](log::Level, int, std::string_view text) { lines.emplace_back(text); });
   }
-  ~Captured() { log::set_sink({}); }
+  ~CapturedLines() { log::set_sink({}); }
 };
 
 Metrics figures(std::int64_t step, double loss) {
@@ -89,7 +78,7 @@ TEST_CASE("values and durations are written for people") {
 }
 
 TEST_CASE("the terminal has one line a step with the time that remains") {
-  Captured captured;
+  CapturedLines captured;
   double now = 100;
   auto sink = terminal_sink(
       {{{"loss", "loss", Unit::number}, {"tokens_per_second", "tok/s", Unit::count}}, 10, [&] { return now; }});
@@ -108,7 +97,7 @@ TEST_CASE("the terminal has one line a step with the time that remains") {
 }
 
 TEST_CASE("json lines hold one object a step") {
-  const Folder folder;
+  const test::TempFolder folder;
   const std::string path = folder / "metrics.jsonl";
   {
     auto sink = json_lines_sink(path);
@@ -125,14 +114,14 @@ TEST_CASE("json lines hold one object a step") {
 }
 
 TEST_CASE("a resumed run removes the lines of later steps and torn lines") {
-  const Folder folder;
+  const test::TempFolder folder;
   const std::string path = folder / "metrics.jsonl";
   {
     auto sink = json_lines_sink(path);
     for (std::int64_t step = 1; step <= 5; ++step) sink->write(figures(step, 1));
   }
   std::ofstream(path, std::ios::app) << "{\"step\":3x}\n{\"step\":2,\"lo";  // killed while it wrote
-  Captured captured;
+  CapturedLines captured;
   json_lines_sink(path, 3)->write(figures(4, 9));
   std::string expected;
   for (const int step : {1, 2, 3})
@@ -147,7 +136,7 @@ TEST_CASE("a resumed run removes the lines of later steps and torn lines") {
 }
 
 TEST_CASE("a full disk costs figures and not the run") {
-  const Folder folder;
+  const test::TempFolder folder;
   const std::string path = folder / "metrics.jsonl";
   auto sink = json_lines_sink(path);
   sink->write(figures(1, 1));
@@ -156,7 +145,7 @@ TEST_CASE("a full disk costs figures and not the run") {
   ::getrlimit(RLIMIT_FSIZE, &before);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{before_text.size() + 10, before.rlim_max};
-  Captured captured;
+  CapturedLines captured;
   ::setrlimit(RLIMIT_FSIZE, &small);
   sink->write(figures(2, 1));
   sink->write(figures(3, 1));
@@ -183,7 +172,7 @@ TEST_CASE("event files are byte for byte those of the tensorboard package") {
       from_hex("1800000000000000a37f4b220900001040fc54d9411a0d627261696e2e4576656e743a32338d2fe9");
   const std::string start = from_hex("100000000000000095fbfe180900001040fc54d94110ad023a020801cb79b93b");
   REQUIRE(event_record(figures(300, 2.5), 1700000000.25) == record);
-  const Folder folder;
+  const test::TempFolder folder;
   const auto clock = [] { return 1700000000.25; };
   tensorboard_sink(folder / "tb", std::nullopt, clock)->write(figures(300, 2.5));
   tensorboard_sink(folder / "tb", 300, clock)->write(figures(300, 2.5));

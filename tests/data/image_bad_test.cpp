@@ -8,11 +8,12 @@ using namespace mmt::data::test;
 
 namespace {
 
-std::optional<DataFault> info_fault(const Bytes& bytes, std::string_view part = "", const ImageOptions& options = {}) {
+std::optional<DataFault> image_info_fault(const Bytes& bytes, std::string_view part = "",
+                                          const ImageOptions& options = {}) {
   return fault_of([&] { read_image_info(bytes, options, kWhere); }, part);
 }
-std::optional<DataFault> decode_fault(const Bytes& bytes, std::string_view part = "",
-                                      const ImageOptions& options = {}) {
+std::optional<DataFault> image_decode_fault(const Bytes& bytes, std::string_view part = "",
+                                            const ImageOptions& options = {}) {
   return fault_of([&] { decode_image(bytes, options, kWhere); }, part);
 }
 
@@ -46,41 +47,42 @@ Bytes cut(Bytes bytes, std::size_t keep) {
 }  // namespace
 
 TEST_CASE("image: what is no picture is named") {
-  CHECK(info_fault({}, "an empty file") == DataFault::not_an_image);
-  CHECK(info_fault(as_bytes("\n <!DOCTYPE html><html>404 not found</html>"), "an HTML page") ==
+  CHECK(image_info_fault({}, "an empty file") == DataFault::not_an_image);
+  CHECK(image_info_fault(as_bytes("\n <!DOCTYPE html><html>404 not found</html>"), "an HTML page") ==
         DataFault::not_an_image);
-  CHECK(info_fault(as_bytes("version https://git-lfs.github.com/spec/v1\noid sha256:00"), "Git LFS") ==
+  CHECK(image_info_fault(as_bytes("version https://git-lfs.github.com/spec/v1\noid sha256:00"), "Git LFS") ==
         DataFault::not_an_image);
-  CHECK(info_fault(as_bytes("{\"error\": \"quota\"}"), "JSON") == DataFault::not_an_image);
-  CHECK(info_fault(as_bytes("see figure 3"), "a text") == DataFault::not_an_image);
-  CHECK(info_fault(media("mono8.wav"), "a WAV sound") == DataFault::not_an_image);
-  CHECK(info_fault(as_bytes(std::string("\x01\x02\x00\x03", 4)), "unknown data") == DataFault::not_an_image);
-  CHECK(info_fault(as_bytes("\x89PN"), "unknown data") == DataFault::not_an_image);
-  CHECK(info_fault(as_bytes("GIF89a........."), "a GIF picture") == DataFault::unsupported_media);
-  CHECK(info_fault(as_bytes(std::string("\0\0\0\x18"
-                                        "ftypheic",
-                                        12)),
-                   "HEIF") == DataFault::unsupported_media);
-  CHECK(info_fault(media("animated.webp"), "animated") == DataFault::unsupported_media);
-  CHECK(decode_fault(media("animated.webp"), "animated") == DataFault::unsupported_media);
+  CHECK(image_info_fault(as_bytes("{\"error\": \"quota\"}"), "JSON") == DataFault::not_an_image);
+  CHECK(image_info_fault(as_bytes("see figure 3"), "a text") == DataFault::not_an_image);
+  CHECK(image_info_fault(media("mono8.wav"), "a WAV sound") == DataFault::not_an_image);
+  CHECK(image_info_fault(as_bytes(std::string("\x01\x02\x00\x03", 4)), "unknown data") == DataFault::not_an_image);
+  CHECK(image_info_fault(as_bytes("\x89PN"), "unknown data") == DataFault::not_an_image);
+  CHECK(image_info_fault(as_bytes("GIF89a........."), "a GIF picture") == DataFault::unsupported_media);
+  CHECK(image_info_fault(as_bytes(std::string("\0\0\0\x18"
+                                              "ftypheic",
+                                              12)),
+                         "HEIF") == DataFault::unsupported_media);
+  CHECK(image_info_fault(media("animated.webp"), "animated") == DataFault::unsupported_media);
+  CHECK(image_decode_fault(media("animated.webp"), "animated") == DataFault::unsupported_media);
 }
 
 TEST_CASE("image: too many pixels are refused from the header") {
-  CHECK(info_fault(png_with_size(40000, 40000), "40000 x 40000") == DataFault::image_too_large);
-  CHECK(decode_fault(png_with_size(40000, 40000), "max_decode_pixels") == DataFault::image_too_large);
-  CHECK(info_fault(png_with_size(0x7fffffff, 0x7fffffff)) == DataFault::image_too_large);
-  CHECK(info_fault(png_with_size(0x7fffffff, 1)) == DataFault::image_too_large);
-  CHECK(info_fault(png_with_size(1000001, 1), "a side") == DataFault::image_too_large);
-  CHECK(decode_fault(png_with_size(1000000, 1)) == DataFault::corrupt_image);  // legal, but the data are missing
-  CHECK(info_fault(png_with_size(0, 5)) == DataFault::corrupt_image);
-  CHECK(info_fault(png_with_size(0xffffffff, 5)) == DataFault::corrupt_image);
+  CHECK(image_info_fault(png_with_size(40000, 40000), "40000 x 40000") == DataFault::image_too_large);
+  CHECK(image_decode_fault(png_with_size(40000, 40000), "max_decode_pixels") == DataFault::image_too_large);
+  CHECK(image_info_fault(png_with_size(0x7fffffff, 0x7fffffff)) == DataFault::image_too_large);
+  CHECK(image_info_fault(png_with_size(0x7fffffff, 1)) == DataFault::image_too_large);
+  CHECK(image_info_fault(png_with_size(1000001, 1), "a side") == DataFault::image_too_large);
+  CHECK(image_decode_fault(png_with_size(1000000, 1)) == DataFault::corrupt_image);  // legal, but the data are missing
+  CHECK(image_info_fault(png_with_size(0, 5)) == DataFault::corrupt_image);
+  CHECK(image_info_fault(png_with_size(0xffffffff, 5)) == DataFault::corrupt_image);
   ImageOptions options;
   options.max_decode_pixels = 24 * 16 - 1;
   for (const char* file : {"rgb.png", "j420.jpg", "lossy.webp"}) {
-    CHECK(info_fault(media(file), "24 x 16", options) == DataFault::image_too_large);
+    CHECK(image_info_fault(media(file), "24 x 16", options) == DataFault::image_too_large);
   }
   options.max_decode_pixels = 24 * 16;
-  for (const char* file : {"rgb.png", "j420.jpg", "lossy.webp"}) CHECK_FALSE(decode_fault(media(file), "", options));
+  for (const char* file : {"rgb.png", "j420.jpg", "lossy.webp"})
+    CHECK_FALSE(image_decode_fault(media(file), "", options));
 }
 
 TEST_CASE("image: a file cut anywhere is an error and never grey") {
@@ -90,22 +92,23 @@ TEST_CASE("image: a file cut anywhere is an error and never grey") {
     INFO(file);
     for (std::size_t keep = 0; keep < whole.size(); keep += 1 + keep / 16) {
       INFO(keep << " of " << whole.size() << " bytes");
-      const std::optional<DataFault> fault = decode_fault(cut(whole, keep));
+      const std::optional<DataFault> fault = image_decode_fault(cut(whole, keep));
       REQUIRE(fault);
       if (keep >= 32) CHECK(*fault == DataFault::corrupt_image);
     }
-    CHECK(decode_fault(cut(whole, whole.size() - 1)).has_value());
+    CHECK(image_decode_fault(cut(whole, whole.size() - 1)).has_value());
   }
-  CHECK(decode_fault(cut(media("j420.jpg"), media("j420.jpg").size() / 2), "ends early") == DataFault::corrupt_image);
+  CHECK(image_decode_fault(cut(media("j420.jpg"), media("j420.jpg").size() / 2), "ends early") ==
+        DataFault::corrupt_image);
 }
 
 TEST_CASE("image: a wrong checksum or damaged data is an error") {
   Bytes png = media("rgb.png");
   png[png.size() - 20] ^= std::byte{0x10};
-  CHECK(decode_fault(png, "damaged PNG") == DataFault::corrupt_image);
+  CHECK(image_decode_fault(png, "damaged PNG") == DataFault::corrupt_image);
   Bytes broken = media("lossy.webp");
   broken[30] ^= std::byte{0xff};
-  CHECK(decode_fault(broken).has_value());
+  CHECK(image_decode_fault(broken).has_value());
 }
 
 TEST_CASE("image: EXIF blocks without sense leave the picture as it is") {

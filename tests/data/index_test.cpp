@@ -16,14 +16,14 @@ using namespace mmt::data;
 
 namespace {
 
-struct Fixture {
+struct IndexFixture {
   TempFolder folder;
   ChatTemplate chat{named_template("vicuna_v1"), usual_tokenizer()};
   Preparation preparation;
   SetSpec spec;
   IndexOptions options;
 
-  explicit Fixture(int samples) {
+  explicit IndexFixture(int samples) {
     preparation.tokenizer = &usual_tokenizer();
     preparation.chat = &chat;
     preparation.encoders = {fake_encoder("eyes", Modality::image, 3, 60), fake_encoder("ears", Modality::audio, 2)};
@@ -86,7 +86,7 @@ struct Quiet {
 }  // namespace
 
 TEST_CASE("index entries equal the prepared samples") {
-  const Fixture f(700);
+  const IndexFixture f(700);
   const DatasetIndex index = f.build();
   REQUIRE(index.complete());
   CHECK(index.reused() == 0);
@@ -113,7 +113,7 @@ TEST_CASE("index entries equal the prepared samples") {
 }
 
 TEST_CASE("an index is read back and is the same for any number of threads") {
-  Fixture f(700);
+  IndexFixture f(700);
   const DatasetIndex first = f.build();
   const DatasetIndex second = f.build();
   CHECK(second.reused() == 700);
@@ -128,7 +128,7 @@ TEST_CASE("an index is read back and is the same for any number of threads") {
 }
 
 TEST_CASE("a stopped build goes on where it ended") {
-  Fixture f(3000);
+  IndexFixture f(3000);
   f.options.threads = 2;
   std::atomic<bool> stop = false;
   std::atomic<int> measured = 0;
@@ -164,7 +164,7 @@ TEST_CASE("a stopped build goes on where it ended") {
 }
 
 TEST_CASE("what changes rows or the data makes another index") {
-  Fixture f(300);
+  IndexFixture f(300);
   const auto first = f.build();
   f.preparation.max_sequence = 60;
   const auto shorter = f.build();
@@ -173,7 +173,7 @@ TEST_CASE("what changes rows or the data makes another index") {
   CHECK(shorter.digest() != first.digest());
   f.preparation.max_sequence = 200;
   CHECK(f.build().reused() == 300);
-  std::ofstream(f.spec.path, std::ios::app) << Fixture::line(300);
+  std::ofstream(f.spec.path, std::ios::app) << IndexFixture::line(300);
   const auto longer = f.build();
   CHECK(longer.size() == 301);
   CHECK(longer.reused() == 0);
@@ -184,7 +184,7 @@ TEST_CASE("what changes rows or the data makes another index") {
 }
 
 TEST_CASE("media that were missing are found when they are there") {
-  Fixture f(700);
+  IndexFixture f(700);
   CHECK(f.build().entry(9).fault == DataFault::missing_file);
   f.folder.write("media/none", "3");
   f.options.recheck = false;
@@ -197,7 +197,7 @@ TEST_CASE("media that were missing are found when they are there") {
 }
 
 TEST_CASE("a damaged index file is rebuilt from its last sound chunk") {
-  Fixture f(1000);
+  IndexFixture f(1000);
   const auto good = f.build();
   const std::string bytes = read_whole(good.index_path());
   const auto rebuilt = [&](const std::string& text) {
@@ -223,7 +223,7 @@ TEST_CASE("a damaged index file is rebuilt from its last sound chunk") {
 }
 
 TEST_CASE("a chunk with a right checksum and impossible entries is refused") {
-  const Fixture f(300);
+  const IndexFixture f(300);
   const RecordFile records = RecordFile::open(f.spec.path);
   const auto index = f.build();
   IndexTable good;
@@ -270,7 +270,7 @@ TEST_CASE("a chunk with a right checksum and impossible entries is refused") {
 }
 
 TEST_CASE("fuzz: mutated index files never harm") {
-  Fixture f(600);
+  IndexFixture f(600);
   const auto good = f.build();
   const std::string bytes = read_whole(good.index_path());
   const RecordFile records = RecordFile::open(f.spec.path);
@@ -310,14 +310,14 @@ TEST_CASE("fuzz: mutated index files never harm") {
 }
 
 TEST_CASE("media that no encoder takes end the build with the sample") {
-  Fixture f(700);
+  IndexFixture f(700);
   f.preparation.encoders.pop_back();
   CHECK_THROWS_AS(f.build(), ConfigError);
   CHECK_THROWS_WITH(f.build(), Catch::Contains("sample 2") && Catch::Contains("no module of the config is an encoder"));
 }
 
 TEST_CASE("an index that cannot be written stays in memory or is refused where it was asked for") {
-  Fixture f(300);
+  IndexFixture f(300);
   Quiet quiet;
   // A file in the place of the folder: no user, root neither, can write there.
   f.folder.write("file", "x");

@@ -12,14 +12,14 @@ using namespace mmt::data;
 
 namespace {
 
-struct Fixture {
+struct LoaderFixture {
   TempFolder folder;
   ChatTemplate chat{named_template("vicuna_v1"), usual_tokenizer()};
   Preparation preparation;
   std::atomic<int> loads = 0;
   std::vector<DatasetIndex> indexes;
 
-  explicit Fixture(int samples) {
+  explicit LoaderFixture(int samples) {
     preparation.tokenizer = &usual_tokenizer();
     preparation.chat = &chat;
     preparation.encoders = {fake_encoder("eyes", Modality::image, 3, 0, &loads),
@@ -51,7 +51,7 @@ struct Fixture {
 }  // namespace
 
 TEST_CASE("the loader delivers ids labels weights and media as planned") {
-  Fixture f(30);
+  LoaderFixture f(30);
   LoaderOptions options;
   options.threads = 3;
   Loader loader(f.sets(), f.preparation, options);
@@ -92,7 +92,7 @@ TEST_CASE("the loader delivers ids labels weights and media as planned") {
 }
 
 TEST_CASE("only the wanted parts are read") {
-  Fixture f(4);
+  LoaderFixture f(4);
   LoaderOptions options;
   options.weights = LossWeights::sample;
   Loader loader(f.sets(), f.preparation, options);
@@ -112,7 +112,7 @@ TEST_CASE("only the wanted parts are read") {
 }
 
 TEST_CASE("a sample that fails after planning keeps its place") {
-  Fixture f(6);
+  LoaderFixture f(6);
   const auto expected = prepare(f.preparation, f.indexes[0].file().read(1), f.folder.path(), "x");
   std::filesystem::remove(f.folder.path() / "p1");  // missing
   f.folder.write("p2", "bad");                      // corrupt
@@ -146,7 +146,7 @@ TEST_CASE("a sample that fails after planning keeps its place") {
 }
 
 TEST_CASE("a record that changed or vanished after planning keeps its place too") {
-  Fixture f(3);
+  LoaderFixture f(3);
   // The second answer grows while the file keeps its length; the third record is cut off.
   std::string text = read_whole(f.folder.path() / "set.jsonl");
   const std::size_t at = text.find("boot 1");
@@ -176,7 +176,7 @@ TEST_CASE("a record that changed or vanished after planning keeps its place too"
 }
 
 TEST_CASE("memory ahead is bounded and a step over the bound still loads") {
-  Fixture f(40);
+  LoaderFixture f(40);
   LoaderOptions options;
   options.threads = 4;
   options.max_bytes = 1;  // nothing may be loaded ahead
@@ -195,7 +195,7 @@ TEST_CASE("memory ahead is bounded and a step over the bound still loads") {
 }
 
 TEST_CASE("waiting ends when the stop flag is raised") {
-  Fixture f(4);
+  LoaderFixture f(4);
   std::atomic<bool> stop = false, go = false;
   const auto load = f.preparation.encoders[0].load;
   f.preparation.encoders[0].load = [&, load](const std::filesystem::path& path, const std::string& where,
@@ -221,7 +221,7 @@ TEST_CASE("waiting ends when the stop flag is raised") {
 }
 
 TEST_CASE("bugs in a worker reach the caller") {
-  Fixture f(4);
+  LoaderFixture f(4);
   f.preparation.encoders[0].load = [](const std::filesystem::path&, const std::string&, const ItemShape&, int,
                                       std::span<float>) { throw std::logic_error("broken codec"); };
   LoaderOptions options;
@@ -233,7 +233,7 @@ TEST_CASE("bugs in a worker reach the caller") {
 }
 
 TEST_CASE("misuse of the loader is a bug") {
-  Fixture f(4);
+  LoaderFixture f(4);
   Loader loader(f.sets(), f.preparation, {});
   CHECK_THROWS_AS(loader.take(3, nullptr, nullptr), std::logic_error);
   CHECK_THROWS_AS(loader.request(1, {{1, 0, true, {}}}), std::logic_error);
@@ -244,7 +244,7 @@ TEST_CASE("misuse of the loader is a bug") {
 }
 
 TEST_CASE("a loader is dropped or cleared in the middle of its work") {
-  Fixture f(60);
+  LoaderFixture f(60);
   LoaderOptions options;
   options.threads = 3;
   for (int round = 0; round < 10; ++round) {

@@ -11,7 +11,7 @@ using namespace mmt::data;
 
 namespace {
 
-DataFault fault_of(const std::string& json) {
+DataFault record_fault_of(const std::string& json) {
   try {
     parse_record(json, "x");
   } catch (const DataError& e) {
@@ -46,11 +46,11 @@ TEST_CASE("LLaVA records with one picture a list or none") {
 
 TEST_CASE("placeholder counts") {
   using enum DataFault;
-  CHECK(fault_of(llava(R"("image": "a", )", "no slot")) == placeholder_count);
-  CHECK(fault_of(llava(R"("image": "a", )", "<image><image>")) == placeholder_count);
-  CHECK(fault_of(llava(R"("images": ["a", "b"], )", "<image>")) == placeholder_count);
-  CHECK(fault_of(llava(R"("images": [], )", "<image>")) == placeholder_count);
-  CHECK(fault_of(llava(R"("image": "a", )", "<audio>")) == placeholder_count);
+  CHECK(record_fault_of(llava(R"("image": "a", )", "no slot")) == placeholder_count);
+  CHECK(record_fault_of(llava(R"("image": "a", )", "<image><image>")) == placeholder_count);
+  CHECK(record_fault_of(llava(R"("images": ["a", "b"], )", "<image>")) == placeholder_count);
+  CHECK(record_fault_of(llava(R"("images": [], )", "<image>")) == placeholder_count);
+  CHECK(record_fault_of(llava(R"("image": "a", )", "<audio>")) == placeholder_count);
   CHECK_THROWS_WITH(parse_record(llava(R"("id": "k1", "image": "a", )", "none"), "t.json:4: sample 3"),
                     Catch::Contains("t.json:4: sample 3 (id k1)") && Catch::Contains("0 <image> placeholders") &&
                         Catch::Contains("1 image file"));
@@ -112,10 +112,10 @@ TEST_CASE("records that cannot be used say why") {
         "{\"messages\": [",
         "{\"id\": 1e999}"}) {
     INFO(bad);
-    CHECK(fault_of(bad) == bad_record);
+    CHECK(record_fault_of(bad) == bad_record);
   }
-  CHECK(fault_of(std::string(1000, '[')) == bad_record);
-  CHECK(fault_of("{\"a\":" + std::string(100, '[') + std::string(100, ']') + "}") == bad_record);
+  CHECK(record_fault_of(std::string(1000, '[')) == bad_record);
+  CHECK(record_fault_of("{\"a\":" + std::string(100, '[') + std::string(100, ']') + "}") == bad_record);
 }
 
 TEST_CASE("a dialogue that begins with an answer loses it") {

@@ -12,10 +12,10 @@ using namespace mmt::data;
 
 namespace {
 
-struct Fixture {
+struct SampleFixture {
   ChatTemplate chat{named_template("vicuna_v1"), usual_tokenizer()};
   Preparation preparation;
-  explicit Fixture(const std::string& name = "vicuna_v1") : chat(named_template(name), usual_tokenizer()) {
+  explicit SampleFixture(const std::string& name = "vicuna_v1") : chat(named_template(name), usual_tokenizer()) {
     preparation.tokenizer = &usual_tokenizer();
     preparation.chat = &chat;
     preparation.encoders = {fake_encoder("eyes", Modality::image, 3), fake_encoder("ears", Modality::audio, 2),
@@ -56,7 +56,7 @@ const char* kPicture = R"({"image": "a", "conversations": [{"from": "human", "va
 }  // namespace
 
 TEST_CASE("a slot becomes one item per encoder of its modality in config order") {
-  const Fixture f;
+  const SampleFixture f;
   const Record r = parse_record(kPicture, "x");
   const Prepared p = assemble(f.preparation, r, {{{rows(4)}}, {{}}, {{rows(3), rows(2)}}}, "x");
   check_runs(p);
@@ -87,7 +87,7 @@ TEST_CASE("a slot becomes one item per encoder of its modality in config order")
 }
 
 TEST_CASE("a caption right behind its picture is predicted by the picture's last row") {
-  const Fixture f("plain");
+  const SampleFixture f("plain");
   const Record r = parse_record(R"({"image": "a", "conversations": [{"from": "human", "value": "<image>"},
     {"from": "gpt", "value": "boot"}]})",
                                 "x");
@@ -99,7 +99,7 @@ TEST_CASE("a caption right behind its picture is predicted by the picture's last
 }
 
 TEST_CASE("truncation keeps media whole") {
-  Fixture f;
+  SampleFixture f;
   const Record r = parse_record(kPicture, "x");
   const Shapes shapes = {{{rows(16)}}, {{}}, {{rows(1)}}};
   const Prepared whole = assemble(f.preparation, r, shapes, "x");
@@ -133,7 +133,7 @@ TEST_CASE("truncation keeps media whole") {
 }
 
 TEST_CASE("samples without labels and items over the cap are refused") {
-  Fixture f;
+  SampleFixture f;
   const Record silent = parse_record(R"({"messages": [{"role": "user", "content": "a"},
     {"role": "assistant", "content": "b", "loss": false}]})",
                                      "x");
@@ -151,7 +151,7 @@ TEST_CASE("samples without labels and items over the cap are refused") {
 TEST_CASE("prepare measures files below the media root") {
   const TempFolder folder;
   folder.write("a", "6");
-  const Fixture f;
+  const SampleFixture f;
   const Record r = parse_record(kPicture, "x");
   const Prepared p = prepare(f.preparation, r, folder.path(), "x");
   CHECK(p.items[0].shape.rows == 6);
@@ -161,7 +161,7 @@ TEST_CASE("prepare measures files below the media root") {
 }
 
 TEST_CASE("the key changes with everything that changes rows") {
-  Fixture f;
+  SampleFixture f;
   std::vector<std::uint64_t> keys = {f.preparation.key()};
   f.preparation.max_sequence = 100;
   keys.push_back(f.preparation.key());

@@ -4,6 +4,7 @@
 #include "core/data/encoder_input.h"
 #include "core/data/tokenizer.h"
 #include "core/error.h"
+#include "tests/support/temp_folder.h"
 
 #include <unistd.h>
 
@@ -17,27 +18,7 @@
 
 namespace mmt::data {
 
-class TempFolder {
- public:
-  TempFolder() {
-    static std::atomic<int> number = 0;
-    path_ = std::filesystem::temp_directory_path() /
-            ("mmt_text_" + std::to_string(::getpid()) + "_" + std::to_string(number++));
-    std::filesystem::create_directories(path_);
-  }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-  ~TempFolder() { std::filesystem::remove_all(path_); }
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path write(const std::string& name, const std::string& text) const {
-    std::filesystem::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return path_ / name;
-  }
-
- private:
-  std::filesystem::path path_;
-};
+using mmt::test::TempFolder;
 
 /// Rounds of a fuzz test: MMTRAIN_FUZZ_ROUNDS (scripts/soak.sh sets it), or the few of the usual run.
 inline int fuzz_rounds(int usual) {

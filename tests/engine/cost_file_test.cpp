@@ -3,7 +3,8 @@
 #include "core/error.h"
 #include "core/files.h"
 
-#include "tests/run/temp_folder.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temp_folder.h"
 
 #include <catch2/catch.hpp>
 
@@ -31,16 +32,11 @@ CostFile example() {
 
 struct File {
   test::TempFolder folder;
-  std::string path = folder.path + "/costs.json";
+  std::string path = folder / "costs.json";
   void write(const std::string& text) const { std::ofstream(path) << text; }
   /// What reading it says.
   std::string refusal() const {
-    try {
-      app::read_cost_file(path);
-    } catch (const ConfigError& e) {
-      return e.what();
-    }
-    return "";
+    return test::message_of<ConfigError>([&] { app::read_cost_file(path); });
   }
 };
 

@@ -19,10 +19,10 @@ namespace {
 
 const std::vector<plan::BlockSize> kSizes = {{.rows = 10, .supervised = 0, .source = 8, .out = 8, .tiles = 0},
                                              {.rows = 40, .supervised = 15, .source = 0, .out = 40, .tiles = 0}};
-constexpr std::int64_t kVocabulary = 61;
+constexpr std::int64_t kSmallVocabulary = 61;
 
 app::Config lora_config(DType precision, MediumShape* picture = nullptr) {
-  app::Config c = made_config({64, 48, 2, 4, 2}, kVocabulary);
+  app::Config c = made_config({64, 48, 2, 4, 2}, kSmallVocabulary);
   const MediumShape shape = add_eyes(c, {64, 48, 2, 4, 4}, 28);
   if (picture != nullptr) *picture = shape;
   c.train.tokens_per_microbatch = 48;
@@ -99,7 +99,7 @@ TEST_CASE("only adapters have gradients, masters of their own and moments, and o
       MediumShape picture;
       app::Config c = lora_config(precision, &picture);
       const MadeBatch batch =
-          make_batch({{20, true, 7}, {9, false, 4}, {30, true, 12}, {17, false, 9}}, kVocabulary, picture);
+          make_batch({{20, true, 7}, {9, false, 4}, {30, true, 12}, {17, false, 9}}, kSmallVocabulary, picture);
       app::MeshConfig mesh;
       mesh.dp = 2;
       mesh.ranks = {0, 1};

@@ -10,8 +10,8 @@ using namespace mmt::test;
 
 namespace {
 
-constexpr std::int64_t kWidth = 64 * 4;          // bytes of a row between modules and layers
-constexpr std::int64_t kPicture = 4, kClip = 6;  // rows of a medium that leave its encoder
+constexpr std::int64_t kWidth = 64 * 4;                  // bytes of a row between modules and layers
+constexpr std::int64_t kPictureRows = 4, kClipRows = 6;  // rows of a medium that leave its encoder
 constexpr const char* kFourPlaces = "eyes 0-1 | eyes 2-3 | ears 0-1, llm 0 | llm 1-3";
 
 struct Sent {
@@ -84,8 +84,8 @@ TEST_CASE("rows and gradients cross an edge only where they are read") {
     TableModel model = table_model("both");
     pattern(c.pattern).apply(model.config);
     const BatchRows rows = rows_of(model.batch);
-    REQUIRE(rows.pictures == 3 * kPicture);
-    REQUIRE(rows.clips == 4 * kClip);
+    REQUIRE(rows.pictures == 3 * kPictureRows);
+    REQUIRE(rows.clips == 4 * kClipRows);
     const Outcome o = train(model, {"pp 4", {mesh(1, 1, 4, 0, kFourPlaces)}});
     auto moved = sent(o);
     // Inside the tower a picture has one row more. Ears and the first layers of the LLM are one place: no message.
@@ -109,7 +109,8 @@ TEST_CASE("blocks without media send none") {
   for (const auto& [edge, s] : moved) {
     INFO(edge);
     CHECK(s.messages == 2 * model.options.steps);
-    CHECK(s.bytes == 2 * model.options.steps * (edge.find("eyes") != std::string::npos ? kPicture : kClip) * kWidth);
+    CHECK(s.bytes ==
+          2 * model.options.steps * (edge.find("eyes") != std::string::npos ? kPictureRows : kClipRows) * kWidth);
   }
 }
 

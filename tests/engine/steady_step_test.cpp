@@ -15,10 +15,10 @@ using namespace mmt::test;
 namespace {
 
 constexpr MediumShape kPicture = {0, 16, 3 * 14 * 14, 16, 1};  // (56 / 14)^2 patches
-constexpr std::int64_t kVocabulary = 301;
+constexpr std::int64_t kLargeVocabulary = 301;
 
 app::Config small_config(DType dtype, std::int64_t rows, bool adapters) {
-  app::Config c = made_config({64, 96, 2, 4, 2}, kVocabulary);
+  app::Config c = made_config({64, 96, 2, 4, 2}, kLargeVocabulary);
   REQUIRE(add_eyes(c, {32, 64, 2, 2, 2}, 56).rows == kPicture.rows);
   c.train.precision = dtype;
   if (adapters) c.llm.lora = app::LoraConfig{.on = {"."}, .rank = 4, .alpha = 8, .dropout = 0.05};
@@ -29,7 +29,7 @@ app::Config small_config(DType dtype, std::int64_t rows, bool adapters) {
 /// Half of each text is supervised.
 MadeBatch batch_of(std::vector<MadeSample> samples) {
   for (MadeSample& s : samples) s.supervised = s.text / 2;
-  return make_batch(samples, kVocabulary, kPicture);
+  return make_batch(samples, kLargeVocabulary, kPicture);
 }
 
 }  // namespace

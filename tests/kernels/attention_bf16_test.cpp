@@ -67,7 +67,7 @@ double backward_error(const AttentionCase& c, const Oracle& oracle, const Output
   double worst = 0;
   const double terms = static_cast<double>(oracle.most_terms), dim = c.shape.head_dim;
   const double sum = std::pow(2, -24) * (2 * (dim + 8) * oracle.score_bound + 2 * dim + terms + 32) + operand;
-  const auto compare = [&](const Matrix& want, const Matrix& have, const Oracle::Grid& absolute) {
+  const auto compare = [&](const Padded& want, const Padded& have, const Oracle::Grid& absolute) {
     for (std::int64_t i = 0; i < have.view().rows(); ++i)
       for (std::int64_t j = 0; j < have.view().cols(); ++j) {
         const double bound = std::pow(2, -7) * std::abs(want.at(i, j)) + 1e-36 +
@@ -257,8 +257,8 @@ TEST_CASE("attention bf16: sums of dk and dv stay f32 where asked") {
     const Outputs ref = run(c, reference_stream());
     for (const Variant& v : variants()) {
       Outputs wide = empty_outputs(c), narrow = empty_outputs(c);
-      wide.dk = Matrix(DType::f32, c.key_rows(), 64, 3);
-      wide.dv = Matrix(DType::f32, c.key_rows(), 64, 3);
+      wide.dk = Padded(DType::f32, c.key_rows(), 64, 3);
+      wide.dv = Padded(DType::f32, c.key_rows(), 64, 3);
       run_backward(c, v.stream(), ref, wide);
       run_backward(c, v.stream(), ref, narrow);
       INFO(v.name);

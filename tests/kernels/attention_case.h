@@ -29,10 +29,10 @@ class Threads {
 };
 
 /// A matrix that is a column range of a wider one: `pad` columns of NaN on each side.
-class Matrix {
+class Padded {
  public:
-  Matrix() = default;
-  Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t pad)
+  Padded() = default;
+  Padded(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t pad)
       : owner_(dtype, {rows, cols + 2 * pad}), view_(owner_.view().col_range(pad, cols)) {
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < cols + 2 * pad; ++j)
@@ -64,7 +64,7 @@ class Matrix {
 };
 
 struct Outputs {
-  Matrix out, lse, dq, dk, dv;
+  Padded out, lse, dq, dk, dv;
 };
 
 struct AttentionCase {
@@ -72,7 +72,7 @@ struct AttentionCase {
   TilePlan plan;
   AttentionShape shape;
   DType dtype = DType::f32;
-  Matrix q, k, v, d_out;
+  Padded q, k, v, d_out;
 
   std::int64_t query_rows() const { return static_cast<std::int64_t>(mask.queries.rows()); }
   std::int64_t key_rows() const { return static_cast<std::int64_t>(mask.keys.rows()); }
@@ -91,7 +91,7 @@ inline AttentionCase make_case(RandomMask mask, AttentionShape shape, DType dtyp
   std::mt19937 rng(seed);
   std::normal_distribution<double> normal;
   const auto fill = [&](std::int64_t rows, std::int64_t cols, double factor) {
-    Matrix m(dtype, rows, cols, pad);
+    Padded m(dtype, rows, cols, pad);
     for (std::int64_t i = 0; i < rows; ++i)
       for (std::int64_t j = 0; j < cols; ++j) m.set(i, j, factor * normal(rng));
     return m;
@@ -107,9 +107,9 @@ inline AttentionCase make_case(RandomMask mask, AttentionShape shape, DType dtyp
 inline Outputs empty_outputs(const AttentionCase& c, std::int64_t pad = 8) {
   const AttentionShape& s = c.shape;
   const std::int64_t dim = s.head_dim;
-  return {Matrix(c.dtype, c.query_rows(), s.heads * dim, pad), Matrix(master_of(c.dtype), s.heads, c.query_rows(), 0),
-          Matrix(c.dtype, c.query_rows(), s.heads * dim, pad), Matrix(c.dtype, c.key_rows(), s.kv_heads * dim, pad),
-          Matrix(c.dtype, c.key_rows(), s.kv_heads * dim, pad)};
+  return {Padded(c.dtype, c.query_rows(), s.heads * dim, pad), Padded(master_of(c.dtype), s.heads, c.query_rows(), 0),
+          Padded(c.dtype, c.query_rows(), s.heads * dim, pad), Padded(c.dtype, c.key_rows(), s.kv_heads * dim, pad),
+          Padded(c.dtype, c.key_rows(), s.kv_heads * dim, pad)};
 }
 
 inline void run_forward(const AttentionCase& c, const Stream& stream, Outputs& o) {
@@ -149,7 +149,7 @@ struct Oracle {
     dk = dk_abs = dv = dv_abs = grid(keys, s.kv_heads * dim);
     lse = grid(s.heads, queries);
     const auto u = [](std::int64_t i) { return static_cast<std::size_t>(i); };
-    const auto values = [](const Matrix& m) {
+    const auto values = [](const Padded& m) {
       Grid g(static_cast<std::size_t>(m.view().rows()));
       for (std::size_t i = 0; i < g.size(); ++i)
         for (std::int64_t j = 0; j < m.view().cols(); ++j) g[i].push_back(m.at(static_cast<std::int64_t>(i), j));
@@ -226,7 +226,7 @@ struct Oracle {
     const double score = (dim + 8) * score_bound;
     const double factor = eps * (2 * score + 2 * dim + terms + 32) + operand;
     double worst = 0;
-    const auto compare = [&](const Grid& expected, const Grid* absolute, const Matrix& got, double per_value,
+    const auto compare = [&](const Grid& expected, const Grid* absolute, const Padded& got, double per_value,
                              double floor) {
       for (std::size_t i = 0; i < expected.size(); ++i)
         for (std::size_t j = 0; j < expected[i].size(); ++j) {

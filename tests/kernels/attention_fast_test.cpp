@@ -219,12 +219,12 @@ TEST_CASE("attention: wrong arguments are refused") {
   const TilePlan grid = make_tile_plan(query_side(c.mask.queries), key_side(c.mask.keys), 0, {16, 16, false});
   CHECK_THROWS_AS(run_with([&](auto& a) { a.mask.tiles = &grid; }), std::logic_error);
   Arena small("small", 64);
-  const auto backward = [&](const Matrix& dk) {
+  const auto backward = [&](const Padded& dk) {
     ops::attention_backward(cpu_stream(), {o.dq, dk, o.dv, c.d_out, o.out, o.lse, c.q, c.k, c.v, c.view(), c.shape},
                             small);
   };
   CHECK_THROWS_AS(backward(o.dk), std::logic_error);  // the arena is too small
-  CHECK_THROWS_AS(backward(Matrix(DType::f64, 20, 16, 0)), std::logic_error);
+  CHECK_THROWS_AS(backward(Padded(DType::f64, 20, 16, 0)), std::logic_error);
 }
 
 TEST_CASE("attention: zero rows on either side") {

@@ -42,13 +42,13 @@ double loss_of(const AttentionCase& c) {
 }
 
 /// Largest |finite difference - gradient|.
-double worst_difference(const AttentionCase& c, Matrix AttentionCase::*input, const Matrix& gradient) {
+double worst_difference(const AttentionCase& c, Padded AttentionCase::*input, const Padded& gradient) {
   const double h = 1e-5;
   AttentionCase moved = make_case(c.mask, c.shape, c.dtype, 77);
   double worst = 0;
   for (std::int64_t i = 0; i < gradient.view().rows(); ++i)
     for (std::int64_t j = 0; j < gradient.view().cols(); j += 3) {
-      Matrix& m = moved.*input;
+      Padded& m = moved.*input;
       const double x = m.at(i, j);
       m.set(i, j, x + h);
       const double up = loss_of(moved);

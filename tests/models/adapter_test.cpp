@@ -15,8 +15,8 @@ namespace {
 
 constexpr double kScale = 0.75;
 
-run::UnitPlanner::Setting adapted(DType dtype, const std::vector<std::string>& on, double dropout,
-                                  Trainable trainable = all_train, std::int64_t rank = 3) {
+run::UnitPlanner::Setting with_adapters(DType dtype, const std::vector<std::string>& on, double dropout,
+                                        Trainable trainable = all_train, std::int64_t rank = 3) {
   run::UnitPlanner::Setting s = setting(dtype, std::move(trainable));
   s.adapter = [=](const std::string& linear) -> std::optional<run::AdapterSpec> {
     for (const std::string& name : on)
@@ -28,24 +28,23 @@ run::UnitPlanner::Setting adapted(DType dtype, const std::vector<std::string>& o
 
 bool of_adapter(const std::string& name) { return contains(name, ".lora_"); }
 
-RunOptions reference(std::uint32_t step = 5) {
-  RunOptions o;
-  o.stream = reference_stream();
+RunOptions reference_at(std::uint32_t step = 5) {
+  RunOptions o = reference_options();
   o.seed = 11;
   o.step = step;
   return o;
 }
 
 /// A stage of the layers that adapters can stand beside, and their names.
-struct Case {
+struct AdapterCase {
   std::string name;
   BlockData data;
   std::vector<std::string> linears;
   std::function<run::Stage(const run::UnitPlanner::Setting&)> build;
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> list;
+std::vector<AdapterCase> adapter_cases() {
+  std::vector<AdapterCase> list;
   for (const char* family : {"llama", "qwen3", "gpt2"}) {
     const LlmSpec s = tiny_llm(family, 3);
     std::vector<std::string> linears = {"q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"};
@@ -82,18 +81,18 @@ bool same(const Pass& a, const Pass& b) { return a.out == b.out && a.d_in == b.d
 }  // namespace
 
 TEST_CASE("gradients of an adapter of each kind of linear layer with dropout") {
-  for (const Case& c : cases()) {
+  for (const AdapterCase& c : adapter_cases()) {
     std::vector<std::vector<std::string>> choices;
     for (const std::string& linear : c.linears) choices.push_back({linear});
     if (c.linears.size() > 1) choices.push_back(c.linears);
     for (const std::vector<std::string>& on : choices) {
       INFO(c.name << ": " << on.front() << (on.size() > 1 ? " and all others" : ""));
-      const run::Stage stage = c.build(adapted(DType::f64, on, 0.25));
+      const run::Stage stage = c.build(with_adapters(DType::f64, on, 0.25));
       int adapters = 0;
       for (const run::ParamSpec& p : models::parameters_of(stage)) adapters += of_adapter(canonical_name(p)) ? 1 : 0;
       REQUIRE(adapters == 2 * static_cast<int>(on.size()));
       const Edges e = edges_of(stage, c.data);
-      const auto complaints = gradcheck(stage, values_of_stage(stage), c.data, reference(), e.in, e.d_out);
+      const auto complaints = gradcheck(stage, values_of_stage(stage), c.data, reference_at(), e.in, e.d_out);
       INFO(join(complaints));
       CHECK(complaints.empty());
     }
@@ -101,9 +100,9 @@ TEST_CASE("gradients of an adapter of each kind of linear layer with dropout") {
 }
 
 TEST_CASE("an adapter computes what the merged weights compute") {
-  for (const Case& c : cases()) {
+  for (const AdapterCase& c : adapter_cases()) {
     INFO(c.name);
-    const run::Stage stage = c.build(adapted(DType::f64, c.linears, 0.0)), plain = c.build(setting(DType::f64));
+    const run::Stage stage = c.build(with_adapters(DType::f64, c.linears, 0.0)), plain = c.build(setting(DType::f64));
     const NamedValues values = values_of_stage(stage);
     const auto merged_by = [&](double scale) {
       NamedValues merged;
@@ -120,9 +119,9 @@ TEST_CASE("an adapter computes what the merged weights compute") {
       return merged;
     };
     const Edges e = edges_of(stage, c.data);
-    const Pass split = run_pass(stage, values, c.data, reference(), e.in, e.d_out);
+    const Pass split = run_pass(stage, values, c.data, reference_at(), e.in, e.d_out);
     const NamedValues merged = merged_by(kScale);
-    const Pass whole = run_pass(plain, merged, c.data, reference(), e.in, e.d_out);
+    const Pass whole = run_pass(plain, merged, c.data, reference_at(), e.in, e.d_out);
     // Another order of sums of f64.
     const auto close = [](const Values& a, const Values& b) { return max_difference(a, b) <= 1e-13 * (1 + norm2(b)); };
     CHECK(close(split.out, whole.out));
@@ -148,15 +147,15 @@ TEST_CASE("an adapter computes what the merged weights compute") {
     }
     // The comparison sees a scale that is wrong by a part in a million.
     CHECK_FALSE(
-        close(split.out, run_pass(plain, merged_by(kScale * 1.000001), c.data, reference(), e.in, e.d_out).out));
+        close(split.out, run_pass(plain, merged_by(kScale * 1.000001), c.data, reference_at(), e.in, e.d_out).out));
   }
 }
 
 TEST_CASE("a fresh adapter changes no bit of the output and its A starts as PEFT has it") {
-  for (const Case& c : cases()) {
+  for (const AdapterCase& c : adapter_cases()) {
     INFO(c.name);
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
-      const run::Stage stage = c.build(adapted(dtype, c.linears, 0.5)), plain = c.build(setting(dtype));
+      const run::Stage stage = c.build(with_adapters(dtype, c.linears, 0.5)), plain = c.build(setting(dtype));
       NamedValues values = values_of_stage(stage);
       for (const run::ParamSpec& p : models::parameters_of(stage)) {
         if (!of_adapter(p.name)) continue;
@@ -168,7 +167,7 @@ TEST_CASE("a fresh adapter changes no bit of the output and its A starts as PEFT
           CHECK(p.init.scale == 1.0 / std::sqrt(static_cast<double>(p.shape[1])));
         }
       }
-      RunOptions options = reference();
+      RunOptions options = reference_at();
       if (dtype != DType::f64) options.stream = cpu_stream();
       const Edges e = edges_of(stage, c.data);
       CHECK(run_pass(stage, values, c.data, options, e.in, {}, false).out ==
@@ -178,12 +177,12 @@ TEST_CASE("a fresh adapter changes no bit of the output and its A starts as PEFT
 }
 
 TEST_CASE("dropout draws the same under recompute and delayed weight gradients") {
-  for (const Case& c : cases()) {
+  for (const AdapterCase& c : adapter_cases()) {
     for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
       INFO(c.name << " " << name_of(dtype));
-      const run::Stage stage = c.build(adapted(dtype, c.linears, 0.25, of_adapter));
+      const run::Stage stage = c.build(with_adapters(dtype, c.linears, 0.25, of_adapter));
       const NamedValues values = values_of_stage(stage);
-      RunOptions options = reference();
+      RunOptions options = reference_at();
       if (dtype != DType::f64) options.stream = cpu_stream();
       const Edges e = edges_of(stage, c.data);
       const Pass plain = run_pass(stage, values, c.data, options, e.in, e.d_out);
@@ -206,9 +205,10 @@ TEST_CASE("dropout draws the same under recompute and delayed weight gradients")
       const Values evaluated = run_pass(stage, values, c.data, other, e.in, {}, false).out;
       CHECK(evaluated != plain.out);
       // What is frozen runs as in evaluation.
-      CHECK(run_pass(c.build(adapted(dtype, c.linears, 0.25, none_train)), values, c.data, options, e.in, {}, false)
-                .out == evaluated);
-      CHECK(run_pass(c.build(adapted(dtype, c.linears, 0.0)), values, c.data, options, e.in, {}, false).out ==
+      CHECK(
+          run_pass(c.build(with_adapters(dtype, c.linears, 0.25, none_train)), values, c.data, options, e.in, {}, false)
+              .out == evaluated);
+      CHECK(run_pass(c.build(with_adapters(dtype, c.linears, 0.0)), values, c.data, options, e.in, {}, false).out ==
             evaluated);
     }
   }
@@ -217,11 +217,11 @@ TEST_CASE("dropout draws the same under recompute and delayed weight gradients")
 TEST_CASE("a sample's draws do not depend on the block that it is in") {
   const LlmSpec s = tiny_llm("llama", 3);
   const auto build = [&](const auto& setting) { return models::build_llm(s, {}, setting, {2, 3}); };
-  const run::Stage stage = build(adapted(DType::f64, {"q_proj", "down_proj"}, 0.25));
+  const run::Stage stage = build(with_adapters(DType::f64, {"q_proj", "down_proj"}, 0.25));
   const NamedValues values = values_of_stage(stage);
   const BlockData together = llm_block_data(s);
   const Edges e = edges_of(stage, together);
-  const Values out = run_pass(stage, values, together, reference(), e.in, {}, false).out;
+  const Values out = run_pass(stage, values, together, reference_at(), e.in, {}, false).out;
   BlockData alone = BlockData::text({{{.text = 6, .supervised = true}}}, 37, 0);
   const plan::SamplePlan& last = together.plan.samples.back();
   REQUIRE(last.rows.count == alone.plan.size.rows);
@@ -231,35 +231,38 @@ TEST_CASE("a sample's draws do not depend on the block that it is in") {
   };
   alone.plan.samples.front().sample = last.sample;
   // Sums of attention may be cut elsewhere.
-  CHECK(max_difference(run_pass(stage, values, alone, reference(), {part(e.in[0])}, {}, false).out, part(out)) < 1e-13);
+  CHECK(max_difference(run_pass(stage, values, alone, reference_at(), {part(e.in[0])}, {}, false).out, part(out)) <
+        1e-13);
   alone.plan.samples.front().sample = 0;  // another sample's draws
-  CHECK(max_difference(run_pass(stage, values, alone, reference(), {part(e.in[0])}, {}, false).out, part(out)) > 1e-3);
+  CHECK(max_difference(run_pass(stage, values, alone, reference_at(), {part(e.in[0])}, {}, false).out, part(out)) >
+        1e-3);
 
   // Items of an encoder: by sample and by place among the sample's items.
   EncoderSpec eyes = tiny_encoder("clip", 3);
   eyes.projector.kind = "linear";
-  const run::Stage tower = models::build_encoder(eyes, 24, adapted(DType::f64, {"q_proj", "linear"}, 0.25), {2, -1});
+  const run::Stage tower =
+      models::build_encoder(eyes, 24, with_adapters(DType::f64, {"q_proj", "linear"}, 0.25), {2, -1});
   const NamedValues tower_values = values_of_stage(tower);
   BlockData pictures = BlockData::pictures({4, 4}, 12, true, false);
   pictures.plan.items[1].sample = pictures.plan.items[0].sample;
   pictures.plan.items[1].ordinal = 1;
   Values in = random_values(5 * eyes.hidden, 3);
   in.insert(in.end(), in.begin(), in.end());  // the same picture twice
-  const Values rows = run_pass(tower, tower_values, pictures, reference(), {in}, {}, false).out;
+  const Values rows = run_pass(tower, tower_values, pictures, reference_at(), {in}, {}, false).out;
   const Values first(rows.begin(), rows.begin() + 4 * 24), second(rows.begin() + 4 * 24, rows.end());
   CHECK(max_difference(first, second) > 1e-3);
   BlockData one = BlockData::pictures({4}, 12, true, false);
   one.plan.items[0].sample = pictures.plan.items[0].sample;
   one.plan.items[0].ordinal = 1;
   in.resize(in.size() / 2);
-  CHECK(max_difference(run_pass(tower, tower_values, one, reference(), {in}, {}, false).out, second) < 1e-13);
+  CHECK(max_difference(run_pass(tower, tower_values, one, reference_at(), {in}, {}, false).out, second) < 1e-13);
 }
 
 TEST_CASE("an adapter of q_proj alone needs the gradient through the MLP and o_proj and saves no more") {
   using Names = std::vector<std::string>;
   const LlmSpec s = tiny_llm("llama", 3);
   const auto unit = [&](const std::vector<std::string>& on, Trainable trainable, models::UnitRange range) {
-    return models::build_llm(s, {}, adapted(DType::f32, on, 0.1, std::move(trainable)), range).units[0]->plan();
+    return models::build_llm(s, {}, with_adapters(DType::f32, on, 0.1, std::move(trainable)), range).units[0]->plan();
   };
   const auto saved = [&](const run::UnitPlan& plan) {
     return std::vector<Names>{saved_names(plan, run::Life::kept), saved_names(plan, run::Life::held),

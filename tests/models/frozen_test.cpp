@@ -15,15 +15,15 @@ using namespace mmt::test;
 namespace {
 
 /// A stage of one unit, made anew for each frozen pattern.
-struct Case {
+struct FrozenCase {
   std::string name;
   BlockData data;
   std::function<run::Stage(DType, Trainable)> build;
   std::string other;  ///< a parameter of an earlier unit: when it trains, the input needs a gradient
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> list;
+std::vector<FrozenCase> frozen_cases() {
+  std::vector<FrozenCase> list;
   for (const char* family : {"llama", "qwen2", "qwen3", "gpt2"}) {
     const LlmSpec s = tiny_llm(family, 3);
     list.push_back({std::string(family) + " block", llm_block_data(s),
@@ -93,20 +93,14 @@ std::vector<Case> cases() {
   return list;
 }
 
-RunOptions reference() {
-  RunOptions o;
-  o.stream = reference_stream();
-  return o;
-}
-
-NamedValues values_for(const Case& c) {
+NamedValues values_for(const FrozenCase& c) {
   NamedValues values;
   add_random_values(values, c.build(DType::f64, all_train));
   return values;
 }
 
 /// Everything, nothing, every parameter alone, all biases, all norms; each with and without an input gradient.
-std::vector<std::pair<std::string, Trainable>> patterns(const Case& c) {
+std::vector<std::pair<std::string, Trainable>> frozen_patterns(const FrozenCase& c) {
   std::vector<std::pair<std::string, Trainable>> list;
   const auto add = [&](const std::string& name, Trainable f) {
     list.push_back({name, [f, other = c.other](const std::string& p) { return p != other && f(p); }});
@@ -138,15 +132,15 @@ bool any_nan(const Pass& pass) {
 }  // namespace
 
 TEST_CASE("gradients do not depend on what else trains") {
-  for (const Case& c : cases()) {
+  for (const FrozenCase& c : frozen_cases()) {
     const NamedValues values = values_for(c);
     const run::Stage full = c.build(DType::f64, all_train);
     const Edges e = edges_of(full, c.data);
-    const Pass whole = run_pass(full, values, c.data, reference(), e.in, e.d_out);
-    for (const auto& [name, trainable] : patterns(c)) {
+    const Pass whole = run_pass(full, values, c.data, reference_options(), e.in, e.d_out);
+    for (const auto& [name, trainable] : frozen_patterns(c)) {
       INFO(c.name << ": " << name);
       const run::Stage stage = c.build(DType::f64, trainable);
-      const Pass pass = run_pass(stage, values, c.data, reference(), e.in, e.d_out);
+      const Pass pass = run_pass(stage, values, c.data, reference_options(), e.in, e.d_out);
       CHECK(pass.out == whole.out);
       CHECK(pass.loss == whole.loss);
       for (const auto& [parameter, g] : pass.grads) {
@@ -163,15 +157,15 @@ TEST_CASE("gradients do not depend on what else trains") {
 }
 
 TEST_CASE("recompute and delayed weight gradients give the same bits") {
-  for (const Case& c : cases()) {
+  for (const FrozenCase& c : frozen_cases()) {
     const NamedValues values = values_for(c);
-    for (const auto& [name, trainable] : patterns(c)) {
+    for (const auto& [name, trainable] : frozen_patterns(c)) {
       INFO(c.name << ": " << name);
       const run::Stage stage = c.build(DType::f64, trainable);
       const Edges e = edges_of(stage, c.data);
-      const Pass plain = run_pass(stage, values, c.data, reference(), e.in, e.d_out);
+      const Pass plain = run_pass(stage, values, c.data, reference_options(), e.in, e.d_out);
       for (const int variant : {1, 2, 3, 4, 6}) {
-        RunOptions options = reference();
+        RunOptions options = reference_options();
         options.recompute = (variant & 1) != 0;
         options.delayed_weights = (variant & 2) != 0;
         options.selective = (variant & 4) != 0;
@@ -184,7 +178,7 @@ TEST_CASE("recompute and delayed weight gradients give the same bits") {
 }
 
 TEST_CASE("selective recompute with the fast kernels gives the same bits") {
-  for (const Case& c : cases()) {
+  for (const FrozenCase& c : frozen_cases()) {
     const NamedValues values = values_for(c);
     for (const DType dtype : {DType::f32, DType::bf16}) {
       INFO(c.name << " " << name_of(dtype));
@@ -202,7 +196,7 @@ TEST_CASE("selective recompute with the fast kernels gives the same bits") {
 }
 
 TEST_CASE("selective recompute stores no normed rows and no activations of a training block") {
-  const Case c = cases().front();
+  const FrozenCase c = frozen_cases().front();
   const run::Stage stage = c.build(DType::f32, all_train);
   std::set<std::string> cheap;
   for (const auto& unit : stage.units) {
@@ -214,9 +208,9 @@ TEST_CASE("selective recompute stores no normed rows and no activations of a tra
 }
 
 TEST_CASE("every saved tensor is read by a backward") {
-  for (const Case& c : cases()) {
+  for (const FrozenCase& c : frozen_cases()) {
     const NamedValues values = values_for(c);
-    for (const auto& [name, trainable] : patterns(c)) {
+    for (const auto& [name, trainable] : frozen_patterns(c)) {
       const run::Stage stage = c.build(DType::f64, trainable);
       const Edges e = edges_of(stage, c.data);
       for (std::size_t u = 0; u < stage.units.size(); ++u) {
@@ -227,7 +221,7 @@ TEST_CASE("every saved tensor is read by a backward") {
             // The attention kernel takes them whatever it computes; d v alone does not read them.
             if (contains(name, "only") && contains(name, "v_proj") && (tensor == "v" || tensor == "attention"))
               continue;
-            RunOptions options = reference();
+            RunOptions options = reference_options();
             options.delayed_weights = true;
             options.spoil_unit = static_cast<int>(u);
             options.spoil = tensor;
@@ -288,7 +282,7 @@ TEST_CASE("frozen llama blocks save what their pattern needs and no more") {
 }
 
 TEST_CASE("blocks without rows write zero gradients and nothing else") {
-  for (const Case& c : cases()) {
+  for (const FrozenCase& c : frozen_cases()) {
     INFO(c.name);
     const run::Stage stage = c.build(DType::f64, all_train);
     const NamedValues values = values_for(c);
@@ -297,7 +291,7 @@ TEST_CASE("blocks without rows write zero gradients and nothing else") {
                         std::vector<std::int32_t>(c.data.plan.masks.size(), 0), c.data.plan.num_positions);
     empty.source_cols = c.data.source_cols;
     for (const bool recompute : {false, true}) {
-      RunOptions options = reference();
+      RunOptions options = reference_options();
       options.recompute = recompute;
       const Edges e = edges_of(stage, empty);
       const Pass pass = run_pass(stage, values, empty, options, e.in, e.d_out);
@@ -316,7 +310,7 @@ TEST_CASE("rows without labels give loss gradients of zero") {
   const run::Stage stage = models::build_llm(s, {}, setting(DType::f64));
   NamedValues values;
   add_random_values(values, stage);
-  const Pass pass = run_pass(stage, values, data, reference(), {}, {});
+  const Pass pass = run_pass(stage, values, data, reference_options(), {}, {});
   CHECK(pass.objective == 0.0);
   for (const auto& [name, g] : pass.grads) CHECK(norm2(g) == 0.0);
 }
@@ -328,12 +322,12 @@ TEST_CASE("a second block adds to the gradients of the first") {
   add_random_values(values, stage);
   const BlockData a = llm_block_data(s);
   const BlockData b = BlockData::text({{{.text = 2}, {.text = 5, .supervised = true}}}, 37, 0, {0}, 1, 77);
-  const Pass pass_a = run_pass(stage, values, a, reference(), {}, {}),
-             pass_b = run_pass(stage, values, b, reference(), {}, {});
+  const Pass pass_a = run_pass(stage, values, a, reference_options(), {}, {}),
+             pass_b = run_pass(stage, values, b, reference_options(), {}, {});
   Params params(stage, values);
   params.begin_step();
   for (const BlockData* data : {&a, &b}) {
-    StageRun run(stage, params, *data, reference());
+    StageRun run(stage, params, *data, reference_options());
     run.forward();
     run.backward();
   }

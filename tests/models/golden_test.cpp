@@ -99,12 +99,6 @@ void check_pass(const Pass& pass, const Golden& golden, const std::string& modul
   CHECK(pass.grads.size() == golden.grads.size());
 }
 
-RunOptions reference() {
-  RunOptions o;
-  o.stream = reference_stream();
-  return o;
-}
-
 }  // namespace
 
 TEST_CASE("decoders equal transformers in names loss and gradients") {
@@ -144,7 +138,7 @@ TEST_CASE("decoders equal transformers in names loss and gradients") {
     if (data.labels[0][i] >= 0) data.labels[0][i] = ids[i];
     data.weights[0][i] = 1.0F;
   }
-  check_pass(run_pass(stage, golden_weights(stage), data, reference(), {}, {}), golden, "llm");
+  check_pass(run_pass(stage, golden_weights(stage), data, reference_options(), {}, {}), golden, "llm");
 }
 
 TEST_CASE("vision encoders equal transformers in names features and gradients") {
@@ -171,7 +165,7 @@ TEST_CASE("vision encoders equal transformers in names features and gradients") 
             for (std::size_t x = 0; x < 2; ++x)
               data.source[at++] = pixels[((image * 3 + c) * 6 + row * 2 + y) * 6 + col * 2 + x];
   const Values probe = golden_values("probe out", data.plan.size.out * 32, 1.0);
-  check_pass(run_pass(stage, golden_weights(stage), data, reference(), {}, probe), golden, s.name);
+  check_pass(run_pass(stage, golden_weights(stage), data, reference_options(), {}, probe), golden, s.name);
 }
 
 TEST_CASE("the audio encoder equals transformers in names features and gradients") {
@@ -187,5 +181,5 @@ TEST_CASE("the audio encoder equals transformers in names features and gradients
       for (std::size_t m = 0; m < 5; ++m) data.source[(clip * 24 + t) * 5 + m] = frames[(clip * 5 + m) * 24 + t];
   const Values probe = golden_values("probe out", data.plan.size.out * 32, 1.0);
   NamedValues weights = golden_weights(stage);
-  check_pass(run_pass(stage, weights, data, reference(), {}, probe), golden, s.name);
+  check_pass(run_pass(stage, weights, data, reference_options(), {}, probe), golden, s.name);
 }

@@ -11,16 +11,10 @@ using namespace mmt::test;
 
 namespace {
 
-RunOptions reference() {
-  RunOptions o;
-  o.stream = reference_stream();
-  return o;
-}
-
 void check(const run::Stage& stage, const BlockData& data, double loss_scale = 1.0) {
   NamedValues values;
   add_random_values(values, stage);
-  RunOptions options = reference();
+  RunOptions options = reference_options();
   options.loss_scale = loss_scale;
   const Edges e = edges_of(stage, data);
   const auto complaints = gradcheck(stage, values, data, options, e.in, e.d_out);
@@ -117,7 +111,7 @@ TEST_CASE("the gradient check notices gradients that are wrong by a part in a mi
   add_random_values(values, stage);
   const Edges e = edges_of(stage, data);
   const auto complaints =
-      gradcheck(stage, values, data, reference(), e.in, e.d_out, {.elements = 2, .scale_of_bug = 1.000001});
+      gradcheck(stage, values, data, reference_options(), e.in, e.d_out, {.elements = 2, .scale_of_bug = 1.000001});
   // Each parameter and the input, by its direction or one of its elements.
   CHECK(complaints.size() >= stage.units[0]->plan().params.size() + 1);
 }

@@ -99,6 +99,9 @@ struct RunOptions {
   std::string spoil;
 };
 
+/// On the scalar reference backend.
+RunOptions reference_options();
+
 class StageRun {
  public:
   StageRun(const run::Stage& stage, Params& params, const BlockData& data, const RunOptions& options);

@@ -7,6 +7,12 @@
 
 namespace mmt::test {
 
+RunOptions reference_options() {
+  RunOptions o;
+  o.stream = reference_stream();
+  return o;
+}
+
 DType dtype_of_stage(const run::Stage& stage) {
   const run::UnitPlan& plan = stage.units.front()->plan();
   return plan.has_output() ? plan.output.dtype : plan.inputs.front().dtype;

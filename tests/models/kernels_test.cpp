@@ -80,12 +80,12 @@ const KernelTable& absolute_kernels() {
 }
 
 /// A model with widths that fill vectors and leave remainders, and its blocks.
-struct Setup {
+struct WideModel {
   EncoderSpec eyes = tiny_encoder("clip"), ears = tiny_encoder("whisper");
   LlmSpec llm;
   FourBlocks blocks;
 
-  explicit Setup(const std::string& family) : llm(tiny_llm(family)) {
+  explicit WideModel(const std::string& family) : llm(tiny_llm(family)) {
     llm.hidden = 72;
     llm.intermediate = 100;
     llm.vocabulary = 131;
@@ -145,7 +145,7 @@ std::vector<std::string> judge(const ModelPass& pass, const ModelPass& truth, co
 
 TEST_CASE("fp32 gradients of a whole model on every instruction set keep to the rule of layouts") {
   for (const char* family : {"llama", "qwen3", "gpt2"}) {
-    const Setup setup(family);
+    const WideModel setup(family);
     const ModelPass truth = setup.run(DType::f64, reference_kernels()),
                     scale = setup.run(DType::f32, absolute_kernels());
     CHECK(error(scale.loss, truth.loss) <= 1e-5 * norm2(truth.loss));
@@ -173,7 +173,7 @@ TEST_CASE("fp32 gradients of a whole model on every instruction set keep to the 
 
 TEST_CASE("bf16 gradients of a whole model are as good as those of the scalar reference in bf16") {
   for (const char* family : {"llama", "qwen3", "gpt2"}) {
-    const Setup setup(family);
+    const WideModel setup(family);
     const ModelPass truth = setup.run(DType::f64, reference_kernels()),
                     scale = setup.run(DType::f32, absolute_kernels()),
                     scalar = setup.run(DType::bf16, reference_kernels());

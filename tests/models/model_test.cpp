@@ -12,12 +12,6 @@ using namespace mmt::test;
 
 namespace {
 
-RunOptions reference() {
-  RunOptions o;
-  o.stream = reference_stream();
-  return o;
-}
-
 /// Difference quotients of the whole model's objective along one direction of each parameter.
 std::vector<std::string> model_gradcheck(const Model& model, const FourBlocks& b, const ModelPass& pass) {
   std::vector<std::string> complaints;
@@ -32,8 +26,8 @@ std::vector<std::string> model_gradcheck(const Model& model, const FourBlocks& b
       for (std::size_t i = 0; i < g.size(); ++i) values.at(name)[i] += step * direction[i];
       std::vector<Values> features;
       for (std::size_t k = 0; k < model.encoders.size(); ++k)
-        features.push_back(run_pass(model.encoders[k], values, b.media[k], reference(), {}, {}, false).out);
-      return run_pass(model.llm, values, b.text, reference(), features, {}, false).objective;
+        features.push_back(run_pass(model.encoders[k], values, b.media[k], reference_options(), {}, {}, false).out);
+      return run_pass(model.llm, values, b.text, reference_options(), features, {}, false).objective;
     };
     const double h = 1e-3, near = (objective(h) - objective(-h)) / (2 * h),
                  far = (objective(2 * h) - objective(-2 * h)) / (4 * h), numeric = (4 * near - far) / 3;
@@ -72,7 +66,7 @@ const std::vector<Pattern>& patterns() {
 TEST_CASE("gradients of a model of pictures sound and text against difference quotients") {
   const Model model = eyes_and_ears(DType::f64);
   const FourBlocks b = blocks_of({0, 1, 2, 3});
-  const ModelPass pass = run_model(model, b.media, b.text, reference());
+  const ModelPass pass = run_model(model, b.media, b.text, reference_options());
   const auto complaints = model_gradcheck(model, b, pass);
   INFO(join(complaints));
   CHECK(complaints.empty());
@@ -81,12 +75,12 @@ TEST_CASE("gradients of a model of pictures sound and text against difference qu
 
 TEST_CASE("frozen patterns of a whole model have the same gradients and dead edges") {
   const FourBlocks b = blocks_of({0, 1, 2, 3});
-  const ModelPass whole = run_model(eyes_and_ears(DType::f64), b.media, b.text, reference());
+  const ModelPass whole = run_model(eyes_and_ears(DType::f64), b.media, b.text, reference_options());
   for (const Pattern& pattern : patterns()) {
     INFO(pattern.name);
     const Model model = eyes_and_ears(DType::f64, pattern.trainable);
     for (const bool recompute : {false, true}) {
-      RunOptions options = reference();
+      RunOptions options = reference_options();
       options.recompute = options.delayed_weights = recompute;
       const ModelPass pass = run_model(model, b.media, b.text, options);
       CHECK(pass.loss == whole.loss);
@@ -119,11 +113,11 @@ TEST_CASE("frozen patterns of a whole model have the same gradients and dead edg
 TEST_CASE("loss and gradients of packed samples are the sums of theirs alone") {
   const Model model = eyes_and_ears(DType::f64);
   const FourBlocks together = blocks_of({0, 1, 2, 3});
-  const ModelPass packed = run_model(model, together.media, together.text, reference());
+  const ModelPass packed = run_model(model, together.media, together.text, reference_options());
   ModelPass sum;
   for (const std::size_t s : {0, 1, 2, 3}) {
     const FourBlocks alone = blocks_of({s});
-    const ModelPass pass = run_model(model, alone.media, alone.text, reference());
+    const ModelPass pass = run_model(model, alone.media, alone.text, reference_options());
     sum.objective += pass.objective;
     sum.loss.insert(sum.loss.end(), pass.loss.begin(), pass.loss.end());
     for (const auto& [name, g] : pass.grads) {
@@ -152,8 +146,8 @@ TEST_CASE("pictures and sounds of one block do not see each other") {
     const plan::ItemPlan& second = changed.plan.items[1];
     for (std::int64_t i = 0; i < second.source.count * changed.source_cols; ++i)
       changed.source[static_cast<std::size_t>(second.source.first * changed.source_cols + i)] += 1.0;
-    const Values before = run_pass(model.encoders[k], model.values, b.media[k], reference(), {}, {}, false).out;
-    const Values after = run_pass(model.encoders[k], model.values, changed, reference(), {}, {}, false).out;
+    const Values before = run_pass(model.encoders[k], model.values, b.media[k], reference_options(), {}, {}, false).out;
+    const Values after = run_pass(model.encoders[k], model.values, changed, reference_options(), {}, {}, false).out;
     const auto cut = static_cast<std::ptrdiff_t>(second.out.first * 32);
     CHECK(std::equal(before.begin(), before.begin() + cut, after.begin()));
     CHECK(max_difference(Values(before.begin() + cut, before.end()), Values(after.begin() + cut, after.end())) > 1e-3);
@@ -163,9 +157,9 @@ TEST_CASE("pictures and sounds of one block do not see each other") {
 TEST_CASE("the loss scale is the seed of every gradient") {
   const Model model = eyes_and_ears(DType::f64);
   const FourBlocks b = blocks_of({0, 2});
-  const ModelPass one = run_model(model, b.media, b.text, reference());
+  const ModelPass one = run_model(model, b.media, b.text, reference_options());
   for (const double scale : {0.25, 0.0}) {
-    RunOptions options = reference();
+    RunOptions options = reference_options();
     options.loss_scale = scale;
     const ModelPass pass = run_model(model, b.media, b.text, options);
     CHECK(pass.loss == one.loss);
@@ -178,7 +172,7 @@ TEST_CASE("the loss scale is the seed of every gradient") {
 TEST_CASE("evaluation gives the training loss and the arg max of the logits") {
   const Model model = eyes_and_ears(DType::f64);
   const FourBlocks b = blocks_of({0, 1, 2, 3});
-  const ModelPass pass = run_model(model, b.media, b.text, reference());
+  const ModelPass pass = run_model(model, b.media, b.text, reference_options());
   Values seen;
   const std::function<void(std::int64_t, const Tensor&)> sink = [&](std::int64_t first, const Tensor& logits) {
     CHECK(first == static_cast<std::int64_t>(seen.size()) / 37);
@@ -186,7 +180,7 @@ TEST_CASE("evaluation gives the training loss and the arg max of the logits") {
     seen.insert(seen.end(), v.begin(), v.end());
   };
   for (const bool with_logits : {false, true}) {
-    RunOptions options = reference();
+    RunOptions options = reference_options();
     options.mode = run::Mode::eval;
     if (with_logits) options.logits = &sink;
     Params params(model.llm, model.values);
@@ -237,7 +231,7 @@ TEST_CASE("a generation with a key and value cache gives the logits of the whole
         data.plan.tiles.push_back(make_tile_plan(query_side(data.plan.masks[m]),
                                                  cache == nullptr ? key_side(data.plan.masks[m]) : key_side(keys),
                                                  stage.windows[m]));
-      RunOptions options = reference();
+      RunOptions options = reference_options();
       options.mode = run::Mode::eval;
       options.logits = &sink;
       options.cache = cache;

@@ -68,7 +68,7 @@ void set_masters(run::ParameterStore& store, const NamedValues& values, double f
 bool only_projector(const std::string& name) { return name.find(".projector/") != std::string::npos; }
 
 /// A picture encoder whose projector trains, before a frozen decoder.
-struct Setup {
+struct FrozenDecoder {
   Model model = make_model({tiny_encoder("clip")}, tiny_llm("llama"), DType::f32, only_projector);
   BlockData media = blocks_of({0}).media[0];
   BlockData text = BlockData::text({FourSamples().samples[0]}, 37, 1);
@@ -96,7 +96,7 @@ struct Setup {
 }  // namespace
 
 TEST_CASE("products of frozen weights read their packed forms, and those of trained weights do not") {
-  const Setup setup;
+  const FrozenDecoder setup;
   const Stream stream = packing_stream();
   const auto eyes = run::make_replicated_store(setup.model.encoders[0], nullptr, stream);
   const auto llm = run::make_replicated_store(setup.model.llm, nullptr, stream);
@@ -104,7 +104,7 @@ TEST_CASE("products of frozen weights read their packed forms, and those of trai
   set_masters(*llm, setup.model.values);
 
   counts = {};
-  const Setup::Result plain = setup.run(stream, nullptr, nullptr);
+  const FrozenDecoder::Result plain = setup.run(stream, nullptr, nullptr);
   REQUIRE(counts.packed_forward == 0);
   REQUIRE(counts.packed_input == 0);
   const Counts all = counts;
@@ -117,7 +117,7 @@ TEST_CASE("products of frozen weights read their packed forms, and those of trai
   eyes->weights_loaded();
   llm->weights_loaded();
   counts = {};
-  const Setup::Result packed = setup.run(stream, eyes.get(), llm.get());
+  const FrozenDecoder::Result packed = setup.run(stream, eyes.get(), llm.get());
   REQUIRE(packed.features == plain.features);
   REQUIRE(packed.loss == plain.loss);
   REQUIRE(packed.d_features == plain.d_features);
@@ -144,7 +144,7 @@ TEST_CASE("products of frozen weights read their packed forms, and those of trai
 }
 
 TEST_CASE("packed weights are made anew when weights are loaded and stay when trained ones change") {
-  const Setup setup;
+  const FrozenDecoder setup;
   const Stream stream = packing_stream();
   const auto eyes = run::make_replicated_store(setup.model.encoders[0], nullptr, stream);
   const auto llm = run::make_replicated_store(setup.model.llm, nullptr, stream);

@@ -300,13 +300,13 @@ TEST_CASE("evaluation over tensor-parallel ranks gives one rank's losses, predic
 namespace {
 
 /// A stage whose ends have all rows, with its rows shared between layers on several ranks and not on one.
-struct Shared {
+struct SharedRows {
   Build build;
   BlockData one, many;  ///< without and with a tail that makes the rows a multiple of the ranks
   NamedValues values;
   Edges edges;
 
-  Shared(Build whole, const BlockData& data, int tp, const std::vector<std::int32_t>& windows) : one(data) {
+  SharedRows(Build whole, const BlockData& data, int tp, const std::vector<std::int32_t>& windows) : one(data) {
     build = [whole](const run::UnitPlanner::Setting& s) {
       run::UnitPlanner::Setting setting = s;
       setting.sequence_parallel = true;
@@ -351,7 +351,7 @@ TEST_CASE("decoders whose rows are shared between layers equal one rank") {
     setting.trainable = [pattern](const std::string& name) { return contains(name, pattern); };
     return models::build_llm(s, {{"eyes", pattern == "none"}, {"ears", true}}, setting);
   };
-  const Shared shared(build, llm_block_data(s, 2), tp, models::mask_windows(s));
+  const SharedRows shared(build, llm_block_data(s, 2), tp, models::mask_windows(s));
   for (const bool recompute : {false, true}) shared.check(tp, recompute);
   if (!pattern.empty()) return;
   // What one rank has of a norm's gradient is not all of it.
@@ -379,7 +379,7 @@ TEST_CASE("encoders whose rows are shared between layers equal one rank") {
     setting.trainable = [pattern](const std::string& name) { return contains(name, pattern); };
     return models::build_encoder(s, 32, setting);
   };
-  const Shared shared(build, encoder_block_data(s), tp, {0});
+  const SharedRows shared(build, encoder_block_data(s), tp, {0});
   for (const bool recompute : {false, true}) shared.check(tp, recompute);
 }
 

@@ -1,18 +1,17 @@
 #include "parallel/plan/auto_plan.h"
 #include "core/error.h"
 #include "parallel/plan/verify.h"
+#include "pipelines.h"
 
 #include <catch2/catch.hpp>
 
 using namespace mmt;
 using namespace mmt::plan;
+using namespace mmt::testing;
 using Catch::Matchers::Contains;
 using Catch::Matchers::StartsWith;
 
 namespace {
-
-constexpr Ns kMs = 1'000'000;
-constexpr std::int64_t kMiB = 1 << 20;
 
 std::vector<PlannedLayer> layers(int count, LayerTime time, bool backward, std::int64_t held) {
   PlannedLayer l;

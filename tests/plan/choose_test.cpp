@@ -12,9 +12,6 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-constexpr Ns kMs = 1'000'000;
-constexpr std::int64_t kMiB = 1 << 20;
-
 /// A chain of places with F = I = W = 10 ms and `bytes` a block between F and I.
 ScheduleProblem problem_of(const Pipeline& p, std::int64_t bytes) {
   ScheduleProblem problem;
@@ -27,8 +24,6 @@ ScheduleProblem problem_of(const Pipeline& p, std::int64_t bytes) {
   problem.simulate.fixed_bytes.assign(p.graph.stages.size(), 8 * kMiB);
   return problem;
 }
-
-std::vector<bool> all_train(std::size_t stages) { return std::vector<bool>(stages, true); }
 
 const ScheduleTrial& trial(const ScheduleChoice& choice, const std::string& name) {
   return *std::ranges::find(choice.trials, name, &ScheduleTrial::name);

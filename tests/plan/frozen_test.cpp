@@ -12,8 +12,8 @@ constexpr std::int64_t kF = 100, kBd = 30, kBw = 7;
 
 Linear flops(std::int64_t n) { return {.constant = n}; }
 
-/// A layer with parameter `param` that reads `predecessors`.
-FlowNode layer(std::vector<int> predecessors, int param) {
+/// A flow_layer with parameter `param` that reads `predecessors`.
+FlowNode flow_layer(std::vector<int> predecessors, int param) {
   return {std::move(predecessors), flops(kF), flops(kBd), {{param, flops(kBw)}}};
 }
 
@@ -21,10 +21,10 @@ std::int64_t time_of(const Flow& f) {
   return f.cost.forward({}) + f.cost.backward_input({}) + f.cost.backward_weight({});
 }
 
-/// encoder layers 0, 1, projector 2, LLM layers 3, 4, 5; parameter = layer.
+/// encoder layers 0, 1, projector 2, LLM layers 3, 4, 5; parameter = flow_layer.
 std::vector<Flow> one_encoder(const std::vector<bool>& trainable) {
   std::vector<FlowNode> nodes;
-  for (int i = 0; i < 6; ++i) nodes.push_back(layer(i == 0 ? std::vector<int>{} : std::vector<int>{i - 1}, i));
+  for (int i = 0; i < 6; ++i) nodes.push_back(flow_layer(i == 0 ? std::vector<int>{} : std::vector<int>{i - 1}, i));
   return frozen_flow(nodes, trainable);
 }
 
@@ -43,7 +43,7 @@ TEST_CASE("frozen encoder and LLM with a trainable projector: F; F + Bw; F + Bd"
   }
 }
 
-TEST_CASE("everything trainable: the first layer computes no input gradient") {
+TEST_CASE("everything trainable: the first flow_layer computes no input gradient") {
   const auto flow = one_encoder(std::vector<bool>(6, true));
   REQUIRE(time_of(flow[0]) == kF + kBw);
   for (std::size_t i = 1; i < 6; ++i) REQUIRE(time_of(flow[i]) == kF + kBw + kBd);
@@ -54,8 +54,9 @@ TEST_CASE("everything frozen: no backward anywhere") {
 }
 
 TEST_CASE("a trainable text embedding makes the LLM return gradients behind frozen encoders") {
-  // 0 encoder, 1 projector, 2 embedding, 3 first LLM layer (reads both), 4 next.
-  const std::vector<FlowNode> nodes{layer({}, 0), layer({0}, 1), layer({}, 2), layer({1, 2}, 3), layer({3}, 4)};
+  // 0 encoder, 1 projector, 2 embedding, 3 first LLM flow_layer (reads both), 4 next.
+  const std::vector<FlowNode> nodes{flow_layer({}, 0), flow_layer({0}, 1), flow_layer({}, 2), flow_layer({1, 2}, 3),
+                                    flow_layer({3}, 4)};
   auto flow = frozen_flow(nodes, {false, false, true, false, false});
   REQUIRE((flow[3].input_grad && flow[4].input_grad));
   REQUIRE_FALSE(flow[1].output_grad());  // and still nothing returns to the encoder
@@ -66,8 +67,8 @@ TEST_CASE("a trainable text embedding makes the LLM return gradients behind froz
 
 TEST_CASE("of two encoders the frozen one runs no backward while the LLM returns gradients to the other") {
   // 0 vision, 1 its projector, 2 audio, 3 its projector, 4 and 5 LLM.
-  const std::vector<FlowNode> nodes{layer({}, 0),  layer({0}, 1),    layer({}, 2),
-                                    layer({2}, 3), layer({1, 3}, 4), layer({4}, 5)};
+  const std::vector<FlowNode> nodes{flow_layer({}, 0),  flow_layer({0}, 1),    flow_layer({}, 2),
+                                    flow_layer({2}, 3), flow_layer({1, 3}, 4), flow_layer({4}, 5)};
   const auto flow = frozen_flow(nodes, {false, false, false, true, false, false});
   REQUIRE((flow[4].input_grad && flow[5].input_grad));
   REQUIRE_FALSE(flow[0].needs_backward());
@@ -77,7 +78,7 @@ TEST_CASE("of two encoders the frozen one runs no backward while the LLM returns
 }
 
 TEST_CASE("LoRA on q alone needs the input gradient of what is computed behind q and nothing of what is before it") {
-  // First layer of a frozen decoder: 0 norm, 1 q, 2 LoRA's A, 3 its B, 4 k, 5 v, 6 attention, 7 o, 8 up, 9 down.
+  // First flow_layer of a frozen decoder: 0 norm, 1 q, 2 LoRA's A, 3 its B, 4 k, 5 v, 6 attention, 7 o, 8 up, 9 down.
   const auto op = [](std::vector<int> predecessors, std::int64_t bd, std::vector<ParamUse> params) {
     return FlowNode{std::move(predecessors), flops(10), flops(bd), std::move(params)};
   };
@@ -87,17 +88,17 @@ TEST_CASE("LoRA on q alone needs the input gradient of what is computed behind q
                                   op({1, 3, 4, 5}, 64, {}),  op({6}, 128, one(6, 9000)), op({7}, 256, one(7, 9000)),
                                   op({8}, 512, one(8, 9000))};
   const auto flow = frozen_flow(ops, {false, false, true, true, false, false, false, false, false});
-  const Flow layer = joined(flow);
-  REQUIRE(layer.cost.backward_input({}) == 8 + 64 + 128 + 256 + 512);
-  REQUIRE(layer.cost.backward_weight({}) == 3 + 5);
-  REQUIRE(layer.cost.forward({}) == 100);
-  REQUIRE((layer.trains && layer.needs_backward()));
+  const Flow flow_layer = joined(flow);
+  REQUIRE(flow_layer.cost.backward_input({}) == 8 + 64 + 128 + 256 + 512);
+  REQUIRE(flow_layer.cost.backward_weight({}) == 3 + 5);
+  REQUIRE(flow_layer.cost.forward({}) == 100);
+  REQUIRE((flow_layer.trains && flow_layer.needs_backward()));
   REQUIRE_FALSE((flow[1].input_grad || flow[4].input_grad || flow[5].input_grad));
 }
 
 TEST_CASE("a tied parameter is one parameter with two uses") {
-  // 0 embedding and 2 head share parameter 0; 1 is a frozen layer.
-  const std::vector<FlowNode> nodes{layer({}, 0), layer({0}, 1), layer({1}, 0)};
+  // 0 embedding and 2 head share parameter 0; 1 is a frozen flow_layer.
+  const std::vector<FlowNode> nodes{flow_layer({}, 0), flow_layer({0}, 1), flow_layer({1}, 0)};
   auto flow = frozen_flow(nodes, {true, false});
   REQUIRE((time_of(flow[0]) == kF + kBw && time_of(flow[1]) == kF + kBd && time_of(flow[2]) == kF + kBw + kBd));
   flow = frozen_flow(nodes, {false, true});
@@ -105,11 +106,11 @@ TEST_CASE("a tied parameter is one parameter with two uses") {
 }
 
 TEST_CASE("graphs that are none are refused") {
-  REQUIRE_THROWS_AS(frozen_flow(std::vector{layer({0}, 0)}, {true}), std::logic_error);
-  REQUIRE_THROWS_AS(frozen_flow(std::vector{layer({}, 1)}, {true}), std::logic_error);
+  REQUIRE_THROWS_AS(frozen_flow(std::vector{flow_layer({0}, 0)}, {true}), std::logic_error);
+  REQUIRE_THROWS_AS(frozen_flow(std::vector{flow_layer({}, 1)}, {true}), std::logic_error);
 }
 
-TEST_CASE("time of a layer is F + Bd + Bw and F again where it is recomputed and any backward runs") {
+TEST_CASE("time of a flow_layer is F + Bd + Bw and F again where it is recomputed and any backward runs") {
   const CostModel model({.forward = 1'000, .backward_input = 2'000, .backward_weight = 4'000});
   LayerInfo l;
   l.cost = {{.constant = 5, .per_row = 1'000'000'000}, {.per_row = 500'000'000}, {.per_tile = 250'000'000}};
@@ -123,7 +124,7 @@ TEST_CASE("time of a layer is F + Bd + Bw and F again where it is recomputed and
   REQUIRE(model.time_of(l, size).total() == 17'000);
 }
 
-TEST_CASE("measured times of a kind of layer replace the rates") {
+TEST_CASE("measured times of a kind of flow_layer replace the rates") {
   LayerInfo l;
   l.kind = "block";
   l.backward = l.recompute = true;

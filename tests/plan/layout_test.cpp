@@ -1,6 +1,7 @@
 // Layouts by hand: which stages there are, where they run, and what crosses between them.
 #include "parallel/plan/layout.h"
 #include "core/error.h"
+#include "tests/support/message_of.h"
 
 #include <catch2/catch.hpp>
 
@@ -22,12 +23,7 @@ LayoutSpec projector_at_reader() {
 }
 
 std::string message_of(const LayoutSpec& spec) {
-  try {
-    Layout layout{LayoutSpec(spec)};
-  } catch (const ConfigError& e) {
-    return e.what();
-  }
-  return "";
+  return test::message_of<ConfigError>([&] { Layout layout{LayoutSpec(spec)}; });
 }
 
 }  // namespace

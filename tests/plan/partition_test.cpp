@@ -222,7 +222,7 @@ namespace {
 
 /// The three modules of the golden table, in units of 0.1; only the projectors train. Unaware of what is frozen, every
 /// layer costs F + Bd + Bw.
-std::vector<ModuleLayers> three_modules(bool aware, bool recompute) {
+std::vector<ModuleLayers> three_module_layers(bool aware, bool recompute) {
   const auto frozen = [&](const std::string& module, Ns f, bool behind) {
     if (!aware) return layer(module, {f, f, f, recompute ? f : 0});
     return layer(module, {f, behind ? f : 0, 0, behind && recompute ? f : 0}, behind);
@@ -241,7 +241,7 @@ std::vector<int> places(const ModuleCuts& cuts) {
   return own;
 }
 
-Ns makespan(const PlannedPipeline& p, const ScheduleOptions& options = {}) {
+Ns planned_makespan(const PlannedPipeline& p, const ScheduleOptions& options = {}) {
   PassOptions pass;
   pass.boundary = boundary_of(options.policy);
   const auto programs = make_programs(p.graph, generate(shape_of(p.graph, p.places), options), pass);
@@ -264,12 +264,12 @@ TEST_CASE("golden divisions of 6 and 8 places among three modules and their bott
                         {8, true, {1, 1, 6}, {2, 2, 4}, 360, 480, 10443, 13203}};
   for (const Case& c : cases) {
     INFO(c.ranks << " ranks, recompute " << c.recompute);
-    const auto modules = three_modules(true, c.recompute);
+    const auto modules = three_module_layers(true, c.recompute);
     const ModuleCuts cuts = partition_modules(modules, c.ranks, {}).front();
     REQUIRE(places(cuts) == c.aware);
     REQUIRE(cuts.bottleneck == c.bottleneck);
-    REQUIRE(makespan(pipeline_of(modules, cuts, 24)) == c.time);
-    const ModuleCuts other = partition_modules(three_modules(false, c.recompute), c.ranks, {}).front();
+    REQUIRE(planned_makespan(pipeline_of(modules, cuts, 24)) == c.time);
+    const ModuleCuts other = partition_modules(three_module_layers(false, c.recompute), c.ranks, {}).front();
     REQUIRE(places(other) == c.unaware);
     // The unaware division at its true costs.
     ModuleCuts truth{{false, false}, {}, 0, c.ranks};
@@ -281,7 +281,7 @@ TEST_CASE("golden divisions of 6 and 8 places among three modules and their bott
       truth.bottleneck = std::max(truth.bottleneck, truth.cuts.back().bottleneck);
     }
     REQUIRE(truth.bottleneck == c.unaware_bottleneck);
-    REQUIRE(makespan(pipeline_of(modules, truth, 24)) == c.unaware_time);
+    REQUIRE(planned_makespan(pipeline_of(modules, truth, 24)) == c.unaware_time);
   }
 }
 
@@ -420,7 +420,7 @@ TEST_CASE("a place may hold the end of an encoder and the start of the LLM") {
           std::map<std::pair<int, int>, bool>{{{1, 2}, false}, {{3, 4}, true}, {{0, 3}, true}, {{2, 3}, false}});
   REQUIRE(cut.cut_bytes == 8 + 16 + 16);
   for (const Policy policy : {Policy::gpipe, Policy::one_f_one_b, Policy::list}) {
-    REQUIRE(makespan(p, {.policy = policy}) >= 4 * cut.bottleneck);
+    REQUIRE(planned_makespan(p, {.policy = policy}) >= 4 * cut.bottleneck);
   }
 }
 
@@ -496,16 +496,18 @@ TEST_CASE("simulated steps gain what the bottlenecks promise less what fill and 
 }
 
 TEST_CASE("the best few divisions are settled by their simulated step time") {
-  const auto modules = three_modules(true, false);
+  const auto modules = three_module_layers(true, false);
   const auto few = partition_modules(modules, 8, {}, 4);
   REQUIRE(few.size() == 4);
   for (std::size_t i = 1; i < few.size(); ++i) REQUIRE(few[i - 1].bottleneck <= few[i].bottleneck);
-  const Settled settled = settle(few.size(), [&](std::size_t c) { return makespan(pipeline_of(modules, few[c], 24)); });
+  const Settled settled =
+      settle(few.size(), [&](std::size_t c) { return planned_makespan(pipeline_of(modules, few[c], 24)); });
   REQUIRE(settled.makespans.size() == 4);
   REQUIRE(settled.makespans[0] == 7082);
   REQUIRE(settled.makespans[settled.best] == *std::ranges::min_element(settled.makespans));
   // With two blocks the depth of the pipeline costs more than its bottleneck gains.
-  const Settled two = settle(few.size(), [&](std::size_t c) { return makespan(pipeline_of(modules, few[c], 2)); });
+  const Settled two =
+      settle(few.size(), [&](std::size_t c) { return planned_makespan(pipeline_of(modules, few[c], 2)); });
   REQUIRE(two.makespans[two.best] <= two.makespans[0]);
   REQUIRE(settle(3, [](std::size_t c) { return Ns{c == 0 ? 5 : 4}; }).best == 1);
 }

@@ -19,8 +19,6 @@ std::string text(const std::vector<Program>& programs) {
   return all;
 }
 
-std::vector<bool> all_train(int stages) { return std::vector<bool>(static_cast<std::size_t>(stages), true); }
-
 }  // namespace
 
 TEST_CASE("golden programs: 1f1b of two places orders each boundary by direction") {

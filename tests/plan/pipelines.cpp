@@ -7,6 +7,8 @@ namespace mmt::testing {
 
 using namespace plan;
 
+std::vector<bool> all_train(int stages) { return std::vector<bool>(static_cast<std::size_t>(stages), true); }
+
 Pipeline make_pipeline(const std::vector<int>& places, const std::vector<std::pair<int, int>>& links,
                        const std::vector<bool>& trains, int num_blocks, int tp) {
   Pipeline p;

@@ -10,12 +10,17 @@
 
 namespace mmt::testing {
 
+inline constexpr plan::Ns kMs = 1'000'000;
+inline constexpr std::int64_t kMiB = 1 << 20;
+
 /// A shape with the graph that belongs to it: place p is rank p (with tp ranks a place: p * tp ...), one row a block.
 struct Pipeline {
   plan::PipelineShape shape;
   plan::StageGraph graph;
 };
 
+/// As many stages, of which all train.
+std::vector<bool> all_train(int stages);
 /// Which stages train; frozen stages behind a training one still return gradients.
 Pipeline make_pipeline(const std::vector<int>& places, const std::vector<std::pair<int, int>>& links,
                        const std::vector<bool>& trains, int num_blocks, int tp = 1);

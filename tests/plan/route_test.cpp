@@ -11,13 +11,13 @@ using namespace mmt::plan;
 namespace {
 
 /// A random boundary: items on producer lanes, wanted (in parts, some twice, some never) by consumer lanes.
-struct Boundary {
+struct RowBoundary {
   std::vector<SourceItem> items;
   std::vector<WantedItem> wanted;
 };
-Boundary random_boundary(std::mt19937& rng, int producers, int consumers) {
+RowBoundary random_boundary(std::mt19937& rng, int producers, int consumers) {
   const auto pick = [&](int n) { return static_cast<int>(rng() % static_cast<unsigned>(n)); };
-  Boundary b;
+  RowBoundary b;
   std::map<std::pair<int, int>, std::int64_t> filled;
   const int num_items = 1 + pick(8);
   for (int i = 0; i < num_items; ++i) {
@@ -39,7 +39,7 @@ Boundary random_boundary(std::mt19937& rng, int producers, int consumers) {
 /// A row's identity: (producer lane, block, row).
 using Row = std::tuple<int, int, std::int64_t>;
 
-std::map<int, std::vector<Row>> wanted_rows(const Boundary& b) {
+std::map<int, std::vector<Row>> wanted_rows(const RowBoundary& b) {
   std::map<int, std::vector<Row>> rows;
   for (const WantedItem& w : b.wanted) {
     const SourceItem& item = b.items[static_cast<std::size_t>(w.item)];
@@ -53,7 +53,7 @@ std::map<int, std::vector<Row>> wanted_rows(const Boundary& b) {
 TEST_CASE("a route brings every wanted row to its place once") {
   std::mt19937 rng(5);
   for (int round = 0; round < 300; ++round) {
-    const Boundary b = random_boundary(rng, 3, 3);
+    const RowBoundary b = random_boundary(rng, 3, 3);
     const Route route = make_route(2, 1, b.items, b.wanted);
     for (const auto& [rank, rows] : wanted_rows(b)) {
       std::vector<Row> got(rows.size(), Row{-1, -1, -1});
@@ -75,7 +75,7 @@ TEST_CASE("the return of a route is its adjoint") {
   // <R x, y> = <x, R' y> with integers, so exactly: R' adds rows that are read twice.
   std::mt19937 rng(6);
   for (int round = 0; round < 200; ++round) {
-    const Boundary b = random_boundary(rng, 2, 2);
+    const RowBoundary b = random_boundary(rng, 2, 2);
     const Route route = make_route(0, 0, b.items, b.wanted);
     std::map<Row, std::int64_t> x, back;
     std::int64_t forward = 0, adjoint = 0;
@@ -96,7 +96,7 @@ TEST_CASE("the return of a route is its adjoint") {
 TEST_CASE("spread over tp every rank carries an even and contiguous share on both sides") {
   std::mt19937 rng(7);
   for (int round = 0; round < 300; ++round) {
-    const Boundary b = random_boundary(rng, 3, 3);
+    const RowBoundary b = random_boundary(rng, 3, 3);
     const Route lanes = make_route(0, 0, b.items, b.wanted);
     const int producer_tp = 1 + static_cast<int>(rng() % 4), consumer_tp = 1 + static_cast<int>(rng() % 4);
     const auto producers = [&](int first) {

@@ -22,8 +22,6 @@ ActionCost equal_costs(std::span<const Program> programs, const Pipeline& p) {
   return cost_of_stages(programs, std::vector<StageTimes>(p.graph.stages.size(), {.blocks = {{1, 1, 1, 0}}}));
 }
 
-std::vector<bool> all_train(int stages) { return std::vector<bool>(static_cast<std::size_t>(stages), true); }
-
 }  // namespace
 
 TEST_CASE("policies have the names of the config") {

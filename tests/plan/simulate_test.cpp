@@ -14,8 +14,6 @@ using namespace mmt::testing;
 
 namespace {
 
-std::vector<bool> all_train(std::size_t stages) { return std::vector<bool>(stages, true); }
-
 /// F, I, W of every block of every stage.
 ActionCost uniform(std::span<const Program> programs, std::size_t stages, Ns f, Ns i, Ns w) {
   return cost_of_stages(programs, std::vector<StageTimes>(stages, {.blocks = {{f, i, w, 0}}}));

@@ -15,8 +15,6 @@ namespace {
 
 using Programs = std::vector<Program>;
 
-std::vector<bool> all_train(int stages) { return std::vector<bool>(static_cast<std::size_t>(stages), true); }
-
 /// Place of an action in a rank's program.
 std::size_t find(const Program& p, const std::string& action) {
   const auto found = std::ranges::find(p.actions, parse_action(action));

@@ -42,7 +42,7 @@ TEST_CASE("killed between any two writes the last checkpoint loads") {
       const std::int64_t second = same_step ? 1 : 2;
       const int code = in_child([&] {
         const auto world = comm::make_self();
-        CheckpointOptions options = in(temp.path);
+        CheckpointOptions options = in(temp.path());
         options.retention.keep_last = 1;
         int calls = -1;
         options.after = [&](std::string_view) {
@@ -59,7 +59,7 @@ TEST_CASE("killed between any two writes the last checkpoint loads") {
       REQUIRE((code == 9 || code == 0));
       log::set_sink([](log::Level, int, std::string_view) {});
       const auto world = comm::make_self();
-      const auto path = find_checkpoint(*world, temp.path);
+      const auto path = find_checkpoint(*world, temp.path());
       log::set_sink({});
       REQUIRE(path.has_value());
       CAPTURE(kill_at, *path);
@@ -82,10 +82,10 @@ TEST_CASE("killed between any two writes the last checkpoint loads") {
         CHECK_NOTHROW(check_load(*world, *path, step));
       }
       // The next save clears up what was left and works.
-      CheckpointWriter writer(*world, in(temp.path));
+      CheckpointWriter writer(*world, in(temp.path()));
       save(*world, writer, 3);
-      CHECK_NOTHROW(check_load(*world, *find_checkpoint(*world, temp.path), 3));
-      for (const std::string& name : names_in(temp.path)) CHECK((name == "latest" || parse_step(name).has_value()));
+      CHECK_NOTHROW(check_load(*world, *find_checkpoint(*world, temp.path()), 3));
+      for (const std::string& name : names_in(temp.path())) CHECK((name == "latest" || parse_step(name).has_value()));
       if (code == 0) break;
       ++points;
     }
@@ -96,9 +96,9 @@ TEST_CASE("killed between any two writes the last checkpoint loads") {
 TEST_CASE("a flipped byte names the tensor") {
   TempFolder temp;
   const auto world = comm::make_self();
-  CheckpointWriter writer(*world, in(temp.path));
+  CheckpointWriter writer(*world, in(temp.path()));
   save(*world, writer, 1);
-  const std::string path = temp.path + "/step_00000001";
+  const std::string path = temp / "step_00000001";
   for (const Whole& w : kTensors) {
     const std::string file = path + (w.frozen ? "/rank_00000.frozen.h5" : "/rank_00000.h5");
     Parts parts = make_parts(0, 1, 0);
@@ -134,17 +134,17 @@ TEST_CASE("a flipped byte names the tensor") {
 TEST_CASE("a newer format is refused and damaged folders are passed over with their names") {
   TempFolder temp;
   const auto world = comm::make_self();
-  CheckpointOptions options = in(temp.path);
+  CheckpointOptions options = in(temp.path());
   options.retention.keep_last = 0;
   CheckpointWriter writer(*world, options);
-  CHECK_FALSE(find_checkpoint(*world, temp.path + "/none").has_value());
+  CHECK_FALSE(find_checkpoint(*world, temp / "none").has_value());
   for (const std::int64_t step : {1, 2, 3}) save(*world, writer, step);
   std::vector<std::string> lines;
   const auto find = [&] {
     lines.clear();
     log::set_sink([&](log::Level, int, std::string_view text) { lines.emplace_back(text); });
     std::optional<std::string> found;
-    const std::string text = message_of([&] { found = find_checkpoint(*world, temp.path); });
+    const std::string text = message_of([&] { found = find_checkpoint(*world, temp.path()); });
     log::set_sink({});
     return found ? fs::path(*found).filename().string() : text;
   };
@@ -156,27 +156,27 @@ TEST_CASE("a newer format is refused and damaged folders are passed over with th
   };
   CHECK(find() == "step_00000003");
   CHECK(lines.empty());
-  fs::create_directory(temp.path + "/step_00000004.tmp");
-  fs::create_directory(temp.path + "/step_00000005");
+  fs::create_directory(temp / "step_00000004.tmp");
+  fs::create_directory(temp / "step_00000005");
   CHECK(find() == "step_00000003");
   CHECK(told("step_00000004.tmp is half written"));
   CHECK(told("step_00000005: no index.h5"));
-  fs::resize_file(temp.path + "/step_00000003/rank_00000.h5", 1000);
+  fs::resize_file(temp / "step_00000003/rank_00000.h5", 1000);
   CHECK(find() == "step_00000002");
   CHECK(told("has 1000 bytes"));
-  CHECK_THROWS_AS(CheckpointReader(temp.path + "/step_00000003"), ConfigError);
+  CHECK_THROWS_AS(CheckpointReader(temp / "step_00000003"), ConfigError);
   {
-    h5::File index = h5::File::create(temp.path + "/step_00000003/index.h5");
+    h5::File index = h5::File::create(temp / "step_00000003/index.h5");
     index.set_attribute("/", "format_version", kCheckpointVersion + 1);
     index.close();
   }
   CHECK(find().find("use a newer version") != std::string::npos);
-  CHECK_THROWS_AS(find_checkpoint(*world, temp.path), ConfigError);
-  std::ofstream(temp.path + "/latest") << "../../etc\n";
+  CHECK_THROWS_AS(find_checkpoint(*world, temp.path()), ConfigError);
+  std::ofstream(temp / "latest") << "../../etc\n";
   CHECK(find() == "step_00000002");
   CHECK(told("latest does not name a checkpoint"));
-  std::ofstream(temp.path + "/step_00000002/config.yaml") << "changed";
-  CHECK(message_of([&] { CheckpointReader(temp.path + "/step_00000002"); }).find("was changed") != std::string::npos);
+  std::ofstream(temp / "step_00000002/config.yaml") << "changed";
+  CHECK(message_of([&] { CheckpointReader(temp / "step_00000002"); }).find("was changed") != std::string::npos);
 }
 
 TEST_CASE("a full disk leaves the last checkpoint") {
@@ -185,7 +185,7 @@ TEST_CASE("a full disk leaves the last checkpoint") {
     TempFolder temp;
     const int code = in_child([&] {
       const auto world = comm::make_self();
-      CheckpointOptions options = in(temp.path);
+      CheckpointOptions options = in(temp.path());
       options.async = async;
       options.retention.keep_last = 1;
       CheckpointWriter writer(*world, options);
@@ -203,7 +203,7 @@ TEST_CASE("a full disk leaves the last checkpoint") {
     });
     CHECK(code == 7);
     const auto world = comm::make_self();
-    CHECK(names_in(temp.path) == std::set<std::string>{"latest", "step_00000001"});
-    CHECK_NOTHROW(check_load(*world, *find_checkpoint(*world, temp.path), 1));
+    CHECK(names_in(temp.path()) == std::set<std::string>{"latest", "step_00000001"});
+    CHECK_NOTHROW(check_load(*world, *find_checkpoint(*world, temp.path()), 1));
   }
 }

@@ -8,7 +8,8 @@
 #include "parallel/run/checkpoint.h"
 #include "parallel/run/checkpoint_files.h"
 #include "parallel/run/checkpoint_pieces.h"
-#include "temp_folder.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temp_folder.h"
 
 #include <set>
 
@@ -143,15 +144,6 @@ inline void check_load(comm::Communicator& world, const std::string& path, std::
       MMT_CHECK(get(p.data, i) == want, "{} element {}: {}, not {}", p.name, i, get(p.data, i), want);
     }
   }
-}
-
-inline std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "";
 }
 
 inline CheckpointOptions in(const std::string& folder) {

@@ -33,29 +33,29 @@ TEST_CASE("a checkpoint of any layout loads in any other") {
   for (const int save_ranks : {1, 2, 3}) {
     TempFolder temp;
     comm::run_threads(save_ranks, [&](comm::Communicator& world) {
-      CheckpointWriter writer(world, in(temp.path));
+      CheckpointWriter writer(world, in(temp.path()));
       save(world, writer, 7);
       save(world, writer, 9, 1);
     });
-    CHECK(names_in(temp.path) == std::set<std::string>{"latest", "step_00000007", "step_00000009"});
+    CHECK(names_in(temp.path()) == std::set<std::string>{"latest", "step_00000007", "step_00000009"});
     for (const int load_ranks : {1, 2, 4}) {
       for (const int shift : {0, 1, 2, 3}) {
         comm::run_threads(load_ranks, [&](comm::Communicator& world) {
-          const auto path = find_checkpoint(world, temp.path);
-          MMT_CHECK(path == temp.path + "/step_00000009", "{}", path.value_or("nothing"));
+          const auto path = find_checkpoint(world, temp.path());
+          MMT_CHECK(path == temp / "step_00000009", "{}", path.value_or("nothing"));
           check_load(world, *path, 9, shift);
-          check_load(world, temp.path + "/step_00000007", 7, shift);
+          check_load(world, temp / "step_00000007", 7, shift);
         });
       }
     }
     // The index alone shows every tensor whole, under its name, in its type.
-    const h5::File index = h5::File::open(temp.path + "/step_00000009/index.h5");
+    const h5::File index = h5::File::open(temp / "step_00000009/index.h5");
     for (const Whole& w : kTensors) {
       const h5::Info info = index.info(w.name);
       CHECK(info.shape == w.shape);
       CHECK(info.dtype == w.dtype);
     }
-    const CheckpointReader reader(temp.path + "/step_00000009");
+    const CheckpointReader reader(temp / "step_00000009");
     CHECK_NOTHROW(reader.verify());
     const auto items = reader.tensors();
     CHECK(items.size() == kTensors.size());
@@ -75,7 +75,7 @@ TEST_CASE("a checkpoint of any layout loads in any other") {
 TEST_CASE("types are converted on load and shapes are checked") {
   TempFolder temp;
   const auto world = comm::make_self();
-  CheckpointWriter writer(*world, in(temp.path));
+  CheckpointWriter writer(*world, in(temp.path()));
   std::vector<float> a = {1.0f, 1.00390625f, 3.0e38f, -0.0f, 1.01171875f};
   std::vector<bf16> b = {bf16(1.5f), bf16(-2.25f)};
   SavedPart pa, pb;
@@ -88,7 +88,7 @@ TEST_CASE("types are converted on load and shapes are checked") {
   pb.box = {{0}, {2}};
   pb.data = Tensor(b.data(), DType::bf16, {2});
   writer.save(std::vector<SavedPart>{pa, pb}, state_of(1));
-  const CheckpointReader reader(temp.path + "/step_00000001");
+  const CheckpointReader reader(temp / "step_00000001");
   std::vector<bf16> a16(5);
   std::vector<float> b32(2);
   TensorPart la = pa, lb = pb;
@@ -109,7 +109,7 @@ TEST_CASE("types are converted on load and shapes are checked") {
   // On several ranks, one rank's failure is thrown on all.
   std::atomic<int> told = 0;
   comm::run_threads(3, [&](comm::Communicator& all) {
-    const CheckpointReader own(temp.path + "/step_00000001");
+    const CheckpointReader own(temp / "step_00000001");
     std::vector<float> memory(5);
     TensorPart p = pa;
     p.data = Tensor(memory.data(), DType::f32, {5});
@@ -128,7 +128,7 @@ TEST_CASE("parts that do not cover a tensor exactly once are refused on all rank
   const auto failing = [&](const std::function<void(int, std::vector<SavedPart>&)>& change) {
     return message_of([&] {
       comm::run_threads(2, [&](comm::Communicator& world) {
-        CheckpointWriter writer(world, in(temp.path));
+        CheckpointWriter writer(world, in(temp.path()));
         save(world, writer, 1);
         Parts parts = make_parts(world.rank(), 2, 0);
         fill(parts, 2);
@@ -153,8 +153,8 @@ TEST_CASE("parts that do not cover a tensor exactly once are refused on all rank
   });
   INFO(shape);
   CHECK(shape.find("is f32[10,7] on rank 0 and f32[11,7] on rank 1") != std::string::npos);
-  CHECK(names_in(temp.path) == std::set<std::string>{"latest", "step_00000001"});
-  comm::run_threads(1, [&](comm::Communicator& world) { check_load(world, temp.path + "/step_00000001", 1); });
+  CHECK(names_in(temp.path()) == std::set<std::string>{"latest", "step_00000001"});
+  comm::run_threads(1, [&](comm::Communicator& world) { check_load(world, temp / "step_00000001", 1); });
 }
 
 TEST_CASE("retention keeps the last and the round and the best") {
@@ -185,26 +185,26 @@ TEST_CASE("retention keeps the last and the round and the best") {
 
   TempFolder temp;
   const auto world = comm::make_self();
-  CheckpointOptions options = in(temp.path);
+  CheckpointOptions options = in(temp.path());
   options.retention = {2, 4, {}, true};
   CheckpointWriter writer(*world, options);
   for (const std::int64_t step : {300, 1, 2, 3, 4, 5, 6}) save(*world, writer, step);
-  CHECK(names_in(temp.path) ==
+  CHECK(names_in(temp.path()) ==
         std::set<std::string>{"latest", "step_00000004", "step_00000005", "step_00000006", "step_00000300"});
-  CHECK(*find_checkpoint(*world, temp.path) == temp.path + "/step_00000006");
+  CHECK(*find_checkpoint(*world, temp.path()) == temp / "step_00000006");
 }
 
 TEST_CASE("frozen tensors are stored once") {
   TempFolder temp;
   const auto inode = [&](std::int64_t step, const char* file) {
     struct stat info {};
-    const std::string path = temp.path + "/" + step_name(step) + "/" + file;
+    const std::string path = temp / step_name(step) + "/" + file;
     REQUIRE(stat(path.c_str(), &info) == 0);
     return info.st_ino;
   };
   const char* const frozen = "rank_00000.frozen.h5";
   const auto world = comm::make_self();
-  CheckpointOptions options = in(temp.path);
+  CheckpointOptions options = in(temp.path());
   options.retention.keep_last = 2;
   {
     CheckpointWriter writer(*world, options);
@@ -218,7 +218,7 @@ TEST_CASE("frozen tensors are stored once") {
     CheckpointWriter resumed(*world, options);  // another process: by the checksums
     save(*world, resumed, 4);
     CHECK(inode(4, frozen) == stored);
-    CHECK_NOTHROW(check_load(*world, temp.path + "/step_00000004", 4));
+    CHECK_NOTHROW(check_load(*world, temp / "step_00000004", 4));
   }
   {
     CheckpointWriter other(*world, options);  // other values under the same names
@@ -241,7 +241,7 @@ TEST_CASE("an asynchronous save holds the values of its moment and reports failu
   std::atomic<bool> fail = false;
   std::atomic<int> told = 0;
   comm::run_threads(3, [&](comm::Communicator& world) {
-    CheckpointOptions options = in(temp.path);
+    CheckpointOptions options = in(temp.path());
     options.async = true;
     options.after = [&](std::string_view what) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -259,10 +259,10 @@ TEST_CASE("an asynchronous save holds the values of its moment and reports failu
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     MMT_CHECK(boundaries > 0 && !writer.saving(), "{} boundaries", boundaries);
-    check_load(world, temp.path + "/step_00000001", 1);
+    check_load(world, temp / "step_00000001", 1);
     writer.save(parts.parts, state_of(2));
     writer.finish();
-    check_load(world, temp.path + "/step_00000002", 2);
+    check_load(world, temp / "step_00000002", 2);
     world.barrier();
     fail = true;
     fill(parts, 3, false);
@@ -275,11 +275,11 @@ TEST_CASE("an asynchronous save holds the values of its moment and reports failu
     MMT_CHECK(!writer.saving(), "rank {}", world.rank());
     world.barrier();
     fail = false;
-    MMT_CHECK(*find_checkpoint(world, temp.path) == temp.path + "/step_00000002", "rank {}", world.rank());
+    MMT_CHECK(*find_checkpoint(world, temp.path()) == temp / "step_00000002", "rank {}", world.rank());
     writer.save(parts.parts, state_of(3));
     writer.save(parts.parts, state_of(4));  // finishes the one before
     writer.finish();
   });
   CHECK(told == 3);
-  CHECK(names_in(temp.path) == std::set<std::string>{"latest", "step_00000002", "step_00000003", "step_00000004"});
+  CHECK(names_in(temp.path()) == std::set<std::string>{"latest", "step_00000002", "step_00000003", "step_00000004"});
 }

@@ -266,9 +266,9 @@ void place_grad(const ParamState& p, std::vector<double>& whole) {
   }
 }
 
-class Rank {
+class WorldRank {
  public:
-  Rank(const Layout& layout, comm::Communicator& world)
+  WorldRank(const Layout& layout, comm::Communicator& world)
       : layout_(layout), places_(layout), world_(world), stream_(reference_stream()) {
     stages_ = make_stages(layout, world.rank());
     std::array<bool, 3> backward{}, trains{};
@@ -522,7 +522,7 @@ Outcome run_layout(const Layout& layout) {
   comm::ThreadOptions threads;
   threads.timeout_seconds = layout.timeout_seconds;
   comm::run_threads(
-      layout.world_size(), [&](comm::Communicator& world) { Rank(layout, world).run(outcome, lock); }, threads);
+      layout.world_size(), [&](comm::Communicator& world) { WorldRank(layout, world).run(outcome, lock); }, threads);
   outcome.loss = std::accumulate(outcome.losses.begin(), outcome.losses.end(), 0.0);
   return outcome;
 }

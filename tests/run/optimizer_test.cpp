@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kA = 37, kB = 1000;
 
-double number(std::uint64_t tensor, std::int64_t i) {
+double value_of(std::uint64_t tensor, std::int64_t i) {
   return random_normal(3, tensor, 0, static_cast<std::uint64_t>(i));
 }
 
@@ -24,10 +24,10 @@ struct Param {
   OwnedTensor master, grad, compute;
   Param(std::uint64_t id, std::int64_t first, std::int64_t count, DType dtype = DType::f32)
       : master(DType::f32, {count}), grad(DType::f32, {count}), compute(dtype, {count}) {
-    for (std::int64_t i = 0; i < count; ++i) master->as<float>()[i] = static_cast<float>(number(id, first + i));
+    for (std::int64_t i = 0; i < count; ++i) master->as<float>()[i] = static_cast<float>(value_of(id, first + i));
   }
   void set_grad(std::uint64_t id, std::int64_t first) {
-    for (std::int64_t i = 0; i < grad->numel(); ++i) grad->as<float>()[i] = static_cast<float>(number(id, first + i));
+    for (std::int64_t i = 0; i < grad->numel(); ++i) grad->as<float>()[i] = static_cast<float>(value_of(id, first + i));
   }
   OptimizedParam entry(const std::string& module, double lr_scale, double decay) const {
     OptimizedParam p;
@@ -70,8 +70,8 @@ TEST_CASE("AdamW follows its definition with clipping and scales of its own") {
   Param a(1, 0, kA), b(2, 0, kB, DType::bf16);
   Optimizer optimizer({a.entry("llm", 1.0, 0.1), b.entry("eyes", 50.0, 0.0)}, options(1.0), nullptr, cpu_stream());
   std::vector<Scalar> sa, sb;
-  for (std::int64_t i = 0; i < kA; ++i) sa.push_back({number(1, i)});
-  for (std::int64_t i = 0; i < kB; ++i) sb.push_back({number(2, i)});
+  for (std::int64_t i = 0; i < kA; ++i) sa.push_back({value_of(1, i)});
+  for (std::int64_t i = 0; i < kB; ++i) sb.push_back({value_of(2, i)});
   for (int t = 1; t <= 5; ++t) {
     const auto id = static_cast<std::uint64_t>(10 * t);
     a.set_grad(id, 0);

@@ -6,7 +6,8 @@
 #include "parallel/comm/threads.h"
 #include "parallel/comm/tracing.h"
 #include "parallel/run/optimized.h"
-#include "temp_folder.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temp_folder.h"
 
 #include <catch2/catch.hpp>
 
@@ -18,6 +19,7 @@
 
 using namespace mmt;
 using namespace mmt::run;
+using mmt::test::message_of;
 
 namespace {
 
@@ -94,8 +96,8 @@ double number(const std::string& name, std::int64_t element, int salt) {
 }
 
 /// One rank's stages and stores in a grid: tp fastest, then dp, then the two stages.
-struct Rank {
-  Rank(const Grid& g, comm::Communicator& world, StoreOptions options = {.bucket_bytes = 1024}) : grid(g) {
+struct StoreRank {
+  StoreRank(const Grid& g, comm::Communicator& world, StoreOptions options = {.bucket_bytes = 1024}) : grid(g) {
     const int lane_size = g.tp * g.dp, r = world.rank();
     place = r / lane_size;
     degrees = plan::Coord{{g.tp, 1, g.dp, g.spread ? 2 : 1}};
@@ -198,7 +200,7 @@ void put(std::map<std::string, std::vector<float>>& into, const PlacedParam& p, 
   }
 }
 
-void collect(Rank& rank, Whole& whole) {
+void collect(StoreRank& rank, Whole& whole) {
   for (const PlacedParam& p : placed_params(rank.placed, rank.uses, false)) {
     put(whole.masters, p, p.state->master, false);
     const Tensor w = rank.store->unit(p.state->unit).weight(p.state->id);
@@ -206,7 +208,7 @@ void collect(Rank& rank, Whole& whole) {
   }
 }
 
-void put_moments(Rank& rank, const Optimizer& optimizer, std::map<std::string, std::vector<float>>& into) {
+void put_moments(StoreRank& rank, const Optimizer& optimizer, std::map<std::string, std::vector<float>>& into) {
   const std::vector<PlacedParam> trained = placed_params(rank.placed, rank.uses, true);
   for (std::size_t i = 0; i < trained.size(); ++i) {
     PlacedParam p = trained[i];
@@ -217,7 +219,7 @@ void put_moments(Rank& rank, const Optimizer& optimizer, std::map<std::string, s
   }
 }
 
-Optimizer make_optimizer(Rank& rank, comm::Communicator& world, double max_norm) {
+Optimizer make_optimizer(StoreRank& rank, comm::Communicator& world, double max_norm) {
   AdamwOptions o;
   o.max_grad_norm = max_norm;
   std::vector<OptimizedParam> params = optimized_params(rank.placed, rank.uses);
@@ -227,7 +229,7 @@ Optimizer make_optimizer(Rank& rank, comm::Communicator& world, double max_norm)
 
 constexpr auto kAllActive = [](const std::string&) { return true; };
 
-void step(Rank& rank, Optimizer& optimizer, int number, Whole* whole) {
+void step(StoreRank& rank, Optimizer& optimizer, int number, Whole* whole) {
   rank.write_grads(number);
   rank.reduce();
   const auto result = optimizer.step(1e-2, kAllActive);
@@ -240,7 +242,7 @@ Whole train(const Grid& grid, int steps, double max_norm) {
   Whole whole;
   std::mutex lock;
   comm::run_threads(grid.ranks(), [&](comm::Communicator& world) {
-    Rank rank(grid, world);
+    StoreRank rank(grid, world);
     Optimizer optimizer = make_optimizer(rank, world, max_norm);
     for (int s = 1; s <= steps; ++s) step(rank, optimizer, s, world.rank() == 0 ? &whole : nullptr);
     check_copies(*rank.store, rank.comms, cpu_stream());
@@ -249,15 +251,6 @@ Whole train(const Grid& grid, int steps, double max_norm) {
     collect(rank, whole);
   });
   return whole;
-}
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "";
 }
 
 float largest_difference(const Whole& a, const Whole& b) {
@@ -274,7 +267,7 @@ float largest_difference(const Whole& a, const Whole& b) {
 TEST_CASE("gradients are summed over partial groups and lanes and nothing else") {
   comm::run_threads(8, [](comm::Communicator& world) {
     const Grid grid{.tp = 4, .dp = 2};
-    Rank rank(grid, world);
+    StoreRank rank(grid, world);
     rank.write_grads(1);
     std::vector<std::vector<float>> expected;
     const auto params = rank.store->params();
@@ -332,7 +325,7 @@ TEST_CASE("the gradient norm counts every element once in any grid") {
       std::mutex lock;
       double norm = 0;
       comm::run_threads(grid.ranks(), [&](comm::Communicator& world) {
-        Rank rank(grid, world);
+        StoreRank rank(grid, world);
         rank.write_grads(1);
         rank.reduce();
         std::vector<OptimizedParam> params = optimized_params(rank.placed, rank.uses);
@@ -383,7 +376,7 @@ TEST_CASE("ZeRO-1 moves and keeps what it should") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const int dp : {2, 3}) {
       comm::run_threads(dp, [&](comm::Communicator& world) {
-        Rank rank({.dp = dp, .dtype = dtype, .zero = 1, .tied = true}, world);
+        StoreRank rank({.dp = dp, .dtype = dtype, .zero = 1, .tied = true}, world);
         Optimizer optimizer = make_optimizer(rank, world, 0);
         step(rank, optimizer, 1, nullptr);
         // Whole gradients go in, compute weights come out; the second use of the tied table has no weights of its own.
@@ -466,7 +459,7 @@ TEST_CASE("copies that drift apart are named with their ranks") {
   const auto drift = [](int bad_rank, const std::string& parameter, int zero) {
     return message_of([&] {
       comm::run_threads(8, [&](comm::Communicator& world) {
-        Rank rank({.tp = 4, .dp = 2, .zero = zero}, world);
+        StoreRank rank({.tp = 4, .dp = 2, .zero = zero}, world);
         for (const ParamState& p : rank.store->params()) {
           if (world.rank() != bad_rank || p.spec->name != parameter) continue;
           const Tensor w = rank.store->unit(p.unit).weight(p.id);
@@ -486,7 +479,7 @@ TEST_CASE("copies that drift apart are named with their ranks") {
   const auto both = [](const std::string& parameter) {
     return message_of([&] {
       comm::run_threads(8, [&](comm::Communicator& world) {
-        Rank rank({.tp = 4, .dp = 2}, world);
+        StoreRank rank({.tp = 4, .dp = 2}, world);
         for (const ParamState& p : rank.store->params()) {
           if (world.rank() % 4 == 3 && p.spec->name == parameter) p.master.as<float>()[0] += 0.25F;
         }
@@ -503,7 +496,7 @@ TEST_CASE("copies that drift apart are named with their ranks") {
 TEST_CASE("uses of a tied parameter that drift apart are named") {
   const std::string text = message_of([] {
     comm::run_threads(4, [](comm::Communicator& world) {
-      Rank rank({.dp = 2, .tied = true, .spread = true}, world);
+      StoreRank rank({.dp = 2, .tied = true, .spread = true}, world);
       check_ties(rank.ties.groups, cpu_stream());
       if (world.rank() == 3) rank.store->params()[0].master.as<float>()[5] += 0.5F;
       check_ties(rank.ties.groups, cpu_stream());
@@ -523,7 +516,7 @@ TEST_CASE("stages of a tied parameter must have as many ranks each") {
 TEST_CASE("a parameter that is whole on every tp rank must say so") {
   const std::string text = message_of([] {
     comm::run_threads(1, [](comm::Communicator& world) {
-      Rank rank({}, world);
+      StoreRank rank({}, world);
       copies_of(*rank.store, rank.store->params()[0], plan::Coord{{2, 1, 1, 1}}, plan::Coord{});
     });
   });
@@ -540,12 +533,12 @@ TEST_CASE("a checkpoint of any store and grid continues in any other") {
                                    {.dp = 2, .zero = 1, .tied = true, .spread = true},
                                    {.dp = 2, .tied = true, .spread = true}};
   for (std::size_t from = 0; from < grids.size(); ++from) {
-    const std::string path = folder.path + "/" + std::to_string(from);
+    const std::string path = folder / std::to_string(from);
     Whole saved;
     std::map<std::string, std::vector<float>> moments;
     std::mutex lock;
     comm::run_threads(grids[from].ranks(), [&](comm::Communicator& world) {
-      Rank rank(grids[from], world);
+      StoreRank rank(grids[from], world);
       Optimizer optimizer = make_optimizer(rank, world, 0);
       for (int s = 1; s <= 2; ++s) step(rank, optimizer, s, nullptr);
       CheckpointOptions options;
@@ -563,7 +556,7 @@ TEST_CASE("a checkpoint of any store and grid continues in any other") {
       Whole loaded;
       std::map<std::string, std::vector<float>> again;
       comm::run_threads(to.ranks(), [&](comm::Communicator& world) {
-        Rank rank(to, world);
+        StoreRank rank(to, world);
         Optimizer optimizer = make_optimizer(rank, world, 0);
         for (ParamState& p : rank.store->params()) ops::fill(cpu_stream(), p.master, 7.0);
         const CheckpointReader reader(*find_checkpoint(world, path));

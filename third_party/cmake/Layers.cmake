@@ -3,7 +3,8 @@
 # One target per layer. The order of the layers is the order of the `add_subdirectory` calls; tests/check_includes.cmake
 # checks that no file includes a header of a later layer.
 # -Wno-restrict: g++ 12 reports std::string concatenations that do not overlap (GCC bug 105651).
-set(MMTRAIN_WARNINGS -Wall -Wextra -Wno-restrict -Wshadow -Wnon-virtual-dtor -Wold-style-cast -Wcast-qual)
+# -Wno-subobject-linkage: in a unity build g++ takes every source for a header, and its private types for shared ones.
+set(MMTRAIN_WARNINGS -Wall -Wextra -Wno-restrict -Wno-subobject-linkage -Wshadow -Wnon-virtual-dtor -Wold-style-cast -Wcast-qual)
 if(MMTRAIN_WERROR)
   list(APPEND MMTRAIN_WARNINGS -Werror)
 endif()
