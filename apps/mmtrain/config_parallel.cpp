@@ -447,16 +447,7 @@ void check_parallel(config::Document& document, Config& c, int ranks) {
                          fmt::format("{}: {}; or parallel.replicate_tp.{}: true, and every rank computes all of it",
                                      module_name(c, k), problem.message, module_name(c, k)));
     }
-    if (mesh.stages.empty()) {
-      for (const EncoderConfig& e : c.encoders) {
-        if (!shared || runs == 1 || e.projector_place == ProjectorPlace::automatic) continue;
-        document.problem(
-            "modules." + e.spec.name + ".projector.place",
-            "beside `layout: all` with stages that are cut automatically only `auto` is supported yet: write "
-            "the stages, or take `auto`");
-      }
-      continue;
-    }
+    if (mesh.stages.empty()) continue;
     if (static_cast<int>(mesh.stages.size()) != runs) {
       document.problem(key_of(m) + ".stages",
                        fmt::format("{} listed, pp {}{} needs {}", mesh.stages.size(), mesh.pp,

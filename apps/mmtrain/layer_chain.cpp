@@ -37,7 +37,13 @@ std::vector<std::vector<plan::UnitSpan>> runs_of(const plan::Cut& cut, const std
         ++module;
       }
       const int end = std::min(place.first + place.count, first + count());
-      run.push_back({module->module, module->first + at - first, module->first + end - first});
+      const plan::UnitSpan part{module->module, module->first + at - first, module->first + end - first};
+      const auto before = std::ranges::find_if(
+          run, [&](const plan::UnitSpan& s) { return s.module == part.module && s.last == part.first; });
+      if (before != run.end())
+        before->last = part.last;
+      else
+        run.push_back(part);
       at = end;
     }
   }

@@ -14,7 +14,8 @@ namespace mmt::app {
 std::vector<plan::ModuleLayers> module_layers(const std::vector<std::vector<plan::LayerInfo>>& infos,
                                               const Workload& workload, const Machine& machine);
 
-/// A cut's places as runs of units, where the chain has these units in order.
+/// A cut's places as runs of units, where the chain has these units in order; neighbours of one module that meet at a
+/// place again become one run.
 std::vector<std::vector<plan::UnitSpan>> runs_of(const plan::Cut& cut, const std::vector<plan::UnitSpan>& units);
 
 /// Links between neighbouring places of a mesh by the places behind, as CutOptions wants them.

@@ -64,11 +64,25 @@ class Chooser {
   }
   void tell(const std::string& line) { choice_.reason += (choice_.reason.empty() ? "" : "\n") + line; }
 
+  /// Whether a module's projector stands between the encoders and the LLM of their common mesh, which is to be cut.
+  bool projector_in_front(std::size_t m) const {
+    const MeshConfig& mesh = p_.meshes[static_cast<std::size_t>(p_.mesh_of.back())];
+    return mesh.stages.empty() && mesh.pp * p_.chunks > 1 && m < c_.encoders.size() &&
+           c_.encoders[m].spec.projector.kind != "none" && c_.encoders[m].projector_place == ProjectorPlace::llm &&
+           p_.mesh_of[m] == p_.mesh_of.back();
+  }
   /// What a mesh runs, in topological order.
   std::vector<plan::UnitSpan> units_of(std::size_t mesh) const {
-    std::vector<plan::UnitSpan> list;
+    std::vector<plan::UnitSpan> list, in_front;
     for (std::size_t m = 0; m < spec_.modules.size(); ++m) {
-      if (const plan::UnitSpan units = units_on(c_, m, mesh); units.first < units.last) list.push_back(units);
+      plan::UnitSpan units = units_on(c_, m, mesh);
+      if (units.first == units.last) continue;
+      if (projector_in_front(m)) {
+        in_front.push_back({units.module, units.last - 1, units.last});
+        --units.last;
+      }
+      if (m == c_.encoders.size()) list.insert(list.end(), in_front.begin(), in_front.end());
+      list.push_back(units);
     }
     return list;
   }
@@ -87,11 +101,19 @@ class Chooser {
   }
   plan::Chain chain_of(std::size_t mesh, const std::vector<plan::ModuleLayers>& from) const {
     std::vector<plan::ModuleLayers> own;
-    for (const plan::UnitSpan& units : units_of(mesh)) {
-      const plan::ModuleLayers& all = from[static_cast<std::size_t>(units.module)];
+    for (std::size_t m = 0; m < from.size(); ++m) {
+      const plan::UnitSpan units = units_on(c_, m, mesh);
+      if (units.first == units.last) continue;
       plan::ModuleLayers& part = own.emplace_back();
-      part.name = all.name;
-      part.layers.assign(all.layers.begin() + units.first, all.layers.begin() + units.last);
+      part.name = from[m].name;
+      part.layers.assign(from[m].layers.begin() + units.first, from[m].layers.begin() + units.last);
+      if (projector_in_front(m)) {
+        part.side = plan::ProjectorSide::reader;
+        part.projector = {part.layers.back()};
+        part.layers.pop_back();
+      } else if (m < c_.encoders.size() && c_.encoders[m].projector_place == ProjectorPlace::encoder) {
+        part.layers.back().with_previous = part.layers.size() > 1 && c_.encoders[m].spec.projector.kind != "none";
+      }
     }
     return plan::joined_chain(own);
   }

@@ -68,6 +68,13 @@ struct Partition::Tables {
     if (options.memory > 0) make_room();
   }
 
+  /// Whether a place may begin with layer i.
+  bool may_begin(int i) const { return i == n || !chain.layers[at(i)].with_previous; }
+  int most_places() const {
+    int most = 0;
+    for (int i = 0; i < n; ++i) most += i == 0 || may_begin(i) ? 1 : 0;
+    return most;
+  }
   bool linked(int i) const {  // layer i - 1 feeds layer i
     return i > 0 && i < n && chain.layers[at(i)].module == chain.layers[at(i - 1)].module;
   }
@@ -201,7 +208,7 @@ struct Partition::Tables {
         const int last = k == 1 ? n : n - k + 1;
         for (int j = k == 1 ? n : i + 1; j <= last; ++j) {
           const std::int64_t rest = k == 1 ? 0 : best[at(k - 1)][at(j)];
-          if (rest == kNoCut || !allowed(i, j, distance, t)) continue;
+          if (rest == kNoCut || !may_begin(j) || !allowed(i, j, distance, t)) continue;
           least = std::min(least, combine(value(i, j, distance, t), rest));
         }
       }
@@ -252,8 +259,8 @@ struct Partition::Tables {
   }
 
   Cut best_cut(int places, int behind) const {
-    if (places < 1 || places > n) {
-      throw ConfigError(fmt::format("{} layers cannot be cut into {} stages: 1 to {} are possible", n, places, n));
+    if (const int most = most_places(); places < 1 || places > most) {
+      throw ConfigError(fmt::format("{} layers cannot be cut into {} stages: 1 to {} are possible", n, places, most));
     }
     const Ns least = bottlenecks(places, behind)[at(places)][0];
     if (least == kNoCut) refuse(places, behind);
@@ -274,7 +281,7 @@ struct Partition::Tables {
       const int i = first.back(), distance = k - 1 + behind;
       const Transfers t = transfers_at(distance);
       for (int j = i + 1; j <= n - k + 1; ++j) {
-        if (bytes[at(k - 1)][at(j)] == kNoCut || !small(i, j, distance, t)) continue;
+        if (bytes[at(k - 1)][at(j)] == kNoCut || !may_begin(j) || !small(i, j, distance, t)) continue;
         if (entering(i, j) + bytes[at(k - 1)][at(j)] != bytes[at(k)][at(i)]) continue;
         first.push_back(j);
         break;

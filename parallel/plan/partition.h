@@ -26,6 +26,7 @@ struct PlannedLayer {
   Ns step = 0;            ///< once a step: reduction of its gradients that nothing hides, and its update
   bool backward = false;  ///< a gradient of its output comes back, and costs and memory of its backward count
   bool trains = false;
+  bool with_previous = false;                  ///< at the place of the layer before it: no cut between them
   std::int64_t parameters = 0;                 ///< bytes (or any other measure): what `CutBy::parameters` goes by
   std::int64_t fixed_bytes = 0;                ///< parameters, gradients, optimizer, master copies
   std::int64_t kept = 0, held = 0, stash = 0;  ///< a block; under recompute its input stands in `held`
@@ -106,7 +107,8 @@ class Partition {
   /// By number of places less one, up to `most` (and the number of layers): the least bottleneck; kNoCut where none
   /// fits the memory.
   std::vector<Ns> bottlenecks(int most, int places_behind) const;
-  /// The best cut into `places`. Throws ConfigError with the numbers when there are fewer layers, or when no cut fits
+  /// The best cut into `places`. Throws ConfigError with the numbers when there are fewer layers that a place can
+  /// begin with, or when no cut fits
   /// the memory (what the best one would need).
   Cut cut(int places, int places_behind) const;
   /// What a given cut costs, whether it fits or not: first layers of the places, the first one 0.

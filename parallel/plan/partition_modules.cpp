@@ -33,22 +33,38 @@ const std::vector<PlannedLayer>& at_reader_of(const ModuleLayers& m) {
 
 Chain joined_chain(std::span<const ModuleLayers> modules) {
   MMT_CHECK(!modules.empty(), "there are no modules");
+  const auto encoders = modules.first(modules.size() - 1);
   Chain chain;
-  std::vector<int> ends;
-  for (const ModuleLayers& m : modules) {
+  std::vector<int> ends;  // of what each encoder hands on
+  const auto join = [&](int from, int to) {
+    const PlannedLayer& l = chain.layers[at(from)];
+    chain.joins.push_back({from, to, l.out_bytes, l.grad_bytes, l.backward});
+  };
+  for (const ModuleLayers& m : encoders) {
     MMT_CHECK(!m.layers.empty(), "module {} has no layers", m.name);
-    const int first = size(chain.layers);
     append(chain.layers, m.layers, m.name);
-    // A projector is cut off its encoder as an encoder's layer would be.
-    append(chain.layers, m.projector, m.name);
-    if (&m == &modules.back()) {
-      for (const int end : ends) {
-        const PlannedLayer& l = chain.layers[at(end)];
-        chain.joins.push_back({end, first, l.out_bytes, l.grad_bytes, l.backward});
-      }
+    if (m.side != ProjectorSide::reader) {
+      const int projector = size(chain.layers);
+      append(chain.layers, m.projector, m.name);
+      for (int l = projector; m.side == ProjectorSide::encoder && l < size(chain.layers); ++l)
+        chain.layers[at(l)].with_previous = true;
     }
     ends.push_back(size(chain.layers) - 1);
   }
+  const int front = size(chain.layers);
+  for (std::size_t m = 0; m < encoders.size(); ++m) {
+    if (encoders[m].side != ProjectorSide::reader || encoders[m].projector.empty()) continue;
+    const int first = size(chain.layers);
+    append(chain.layers, encoders[m].projector, encoders[m].name + ".projector");
+    join(ends[m], first);
+    ends[m] = size(chain.layers) - 1;
+  }
+  const ModuleLayers& last = modules.back();
+  MMT_CHECK(!last.layers.empty(), "module {} has no layers", last.name);
+  const int entry = size(chain.layers);
+  append(chain.layers, last.layers, last.name);
+  for (int l = front + 1; l <= entry; ++l) chain.layers[at(l)].with_previous = true;
+  for (const int end : ends) join(end, entry);
   return chain;
 }
 

@@ -30,8 +30,9 @@ struct ModuleLayers {
   ProjectorSide side = ProjectorSide::encoder;
 };
 
-/// One chain of all modules in order (layout `all`): each encoder with its projector, then the last module, joined at
-/// its first layer. A cut may fall anywhere, in front of a projector, too.
+/// One chain of all modules in order (layout `all`): each encoder, then the last module, joined at its first layer. A
+/// projector stands behind its encoder, at its end's place (`encoder`) or wherever the cuts fall (`either`); or in
+/// front of the last module, at the place of its first layer (`reader`).
 Chain joined_chain(std::span<const ModuleLayers> modules);
 /// Chains of modules on ranks of their own. `at_reader` by encoder; those projectors begin the last chain.
 std::vector<Chain> separate_chains(std::span<const ModuleLayers> modules, const std::vector<bool>& at_reader);

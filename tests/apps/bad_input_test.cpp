@@ -66,7 +66,6 @@ TEST_CASE("bad config: layouts that do not fit are refused with the legal values
   invalid({"parallel.layout.all.pp=2", "parallel.layout.all.stages=[{llm: 0-99}, {llm: head}]"}, "names no layer");
   const std::string apart =
       "parallel.layout.all.stages=[{eyes: embed-projector, ears: embed-projector}, {llm: 0-head}]";
-  invalid({"parallel.layout.all.pp=2", "modules.eyes.projector.place=llm"}, "only `auto` is supported yet");
   invalid({"parallel.layout.all.pp=2", "modules.eyes.projector.place=llm", apart}, "wants it in stage 1");
 }
 

@@ -81,7 +81,7 @@ void kill_and_resume(int ranks, bool whole_job) {
 
 }  // namespace
 
-TEST_CASE("mpirun killed in the middle: all ranks end and the next start ends the same run") {
+TEST_CASE("mpirun killed in the middle: all ranks end and the next start ends the same run", "[slow]") {
   kill_and_resume(2, true);
 }
 

@@ -46,6 +46,30 @@ TEST_CASE("plan and train choose the same stages and schedule, and say why") {
   for (std::string line; std::getline(lines, line);) CHECK_THAT(o.out + o.err, Contains(line));
 }
 
+TEST_CASE("plan cuts so that projectors stand where the config wants them, and that plan runs") {
+  const TinyRun tiny;
+  for (const std::string side : {"encoder", "llm"}) {
+    const Set set = with(kPipeline, {"parallel.layout.all.pp=3", "modules.eyes.projector.place=" + side,
+                                     "modules.ears.projector.place=" + side});
+    for (const json& place : plan_of(tiny, set, 3).at("places")) {
+      const std::string stages = place.at("stages").dump();
+      INFO(side << ": " << stages);
+      for (const std::string m : {"eyes", "ears"}) {
+        const bool projector = stages.find(m + " projector") != std::string::npos ||
+                               (stages.find(m) != std::string::npos && stages.find("-projector") != std::string::npos);
+        if (side == "llm") CHECK((!projector || stages.find("llm embed") != std::string::npos));
+        if (side == "encoder") CHECK(stages.find(m + " projector") == std::string::npos);  // never alone
+      }
+    }
+    require_done(tiny.run(
+        "train",
+        with(set, {"run.output_dir=" + side, "train.steps=2", "eval.every_steps=0", "learning_rate.warmup_steps=0"}),
+        {.ranks = 3}));
+  }
+  const auto losses = [&](const std::string& run) { return read_metrics(tiny.folder() / run).at(1).at("loss"); };
+  CHECK(losses("encoder").get<double>() == Approx(losses("llm").get<double>()).epsilon(1e-6));
+}
+
 TEST_CASE("plan: a table of every place, for any number of ranks, without MPI") {
   const TinyRun tiny;
   const json plan = plan_of(tiny, with(kPipeline, {"parallel.zero.llm=1"}), 64);

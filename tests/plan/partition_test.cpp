@@ -87,7 +87,9 @@ TEST_CASE("cuts equal the best of all cuts: bottleneck then activations then byt
   int refused = 0, found = 0;
   for (int round = 0; round < 300; ++round) {
     const int n = number(1, 9), k = number(1, std::min(n, 5));
-    const Chain chain = random_chain(number, n, number(1, 3), round % 2 == 0);
+    Chain chain = random_chain(number, n, number(1, 3), round % 2 == 0);
+    for (std::size_t l = 1; round % 5 == 0 && l < chain.layers.size(); ++l)
+      chain.layers[l].with_previous = number(0, 3) == 0;
     CutOptions options;
     options.places_behind = number(0, 2);
     options.in_flight.num_blocks = number(1, 6);
@@ -95,6 +97,14 @@ TEST_CASE("cuts equal the best of all cuts: bottleneck then activations then byt
     if (round % 4 == 0) options.links = {{false, 2, 1000}, {round % 8 == 0, 5, 2000}};
     std::vector<std::vector<int>> cuts;
     all_cuts(n, k, {0}, cuts);
+    std::erase_if(cuts, [&](const std::vector<int>& first) {
+      return std::ranges::any_of(
+          first, [&](int layer) { return chain.layers[static_cast<std::size_t>(layer)].with_previous; });
+    });
+    if (cuts.empty()) {
+      REQUIRE_THROWS_WITH(cut_chain(chain, k, options), Contains("cannot be cut into"));
+      continue;
+    }
     std::optional<std::tuple<Ns, std::int64_t, std::int64_t, std::vector<int>>> best;
     for (const auto& first : cuts) {
       const Cut cut = cost_of_cut(chain, first, options);
@@ -403,6 +413,7 @@ TEST_CASE("a place may hold the end of an encoder and the start of the LLM") {
   }
   modules[0].projector[0].grad_bytes = 8;
   for (PlannedLayer& l : modules[2].layers) l.grad_bytes = 8;
+  modules[0].side = ProjectorSide::either;
   const Chain chain = joined_chain(modules);
   REQUIRE(chain.layers.size() == 10);
   REQUIRE(chain.joins.size() == 2);
@@ -422,6 +433,38 @@ TEST_CASE("a place may hold the end of an encoder and the start of the LLM") {
   for (const Policy policy : {Policy::gpipe, Policy::one_f_one_b, Policy::list}) {
     REQUIRE(planned_makespan(p, {.policy = policy}) >= 4 * cut.bottleneck);
   }
+}
+
+TEST_CASE("a projector of one chain stays with its encoder's end or with the start of the LLM as it is asked to") {
+  std::vector<ModuleLayers> modules(3);
+  modules[0] = {
+      .name = "eyes", .layers = {4, layer("", {.forward = 10}, false)}, .projector = {layer("", {1, 0, 1, 0})}};
+  modules[1] = {
+      .name = "ears", .layers = {4, layer("", {.forward = 10}, false)}, .projector = {layer("", {9, 0, 9, 0})}};
+  modules[2] = {.name = "llm", .layers = {2, layer("", {10, 10, 0, 0})}};
+  // By hand: eyes 4 x 10, their projector 2, ears 4 x 10, theirs 18, LLM 2 x 20; the slowest of three places, what each
+  // holds, and the edges between stages.
+  const auto stages = [&](ProjectorSide eyes, ProjectorSide ears) {
+    modules[0].side = eyes;
+    modules[1].side = ears;
+    const Chain chain = joined_chain(modules);
+    const Cut cut = cut_chain(chain, 3);
+    const PlannedPipeline p = pipeline_of(chain, cut, 4);
+    std::string text = std::to_string(cut.bottleneck) + ": ";
+    for (const StageInfo& s : p.graph.stages)
+      text += std::to_string(p.places[static_cast<std::size_t>(s.id)]) + " " + s.module + ", ";
+    for (const Edge& e : p.graph.edges) text += std::to_string(e.producer) + ">" + std::to_string(e.consumer) + " ";
+    return text;
+  };
+  using enum ProjectorSide;
+  CHECK(stages(encoder, encoder) == "52: 0 eyes, 0 ears, 1 ears, 2 llm, 1>2 0>3 2>3 ");
+  CHECK(stages(either, reader) == "58: 0 eyes, 1 eyes, 1 ears, 2 ears.projector, 2 llm, 0>1 2>3 1>4 3>4 ");
+  CHECK(stages(reader, encoder) == "50: 0 eyes, 0 ears, 1 ears, 2 eyes.projector, 2 llm, 1>2 0>3 3>4 2>4 ");
+  CHECK(stages(reader, reader) ==
+        "60: 0 eyes, 1 eyes, 1 ears, 2 eyes.projector, 2 ears.projector, 2 llm, 0>1 1>3 2>4 3>5 4>5 ");
+  modules[0].side = modules[1].side = reader;
+  CHECK_NOTHROW(cut_chain(joined_chain(modules), 10));
+  CHECK_THROWS_WITH(cut_chain(joined_chain(modules), 11), Contains("12 layers cannot be cut into 11 stages: 1 to 10"));
 }
 
 TEST_CASE("what a place is said to need is what its simulated blocks take at most") {
