@@ -29,16 +29,16 @@ import quickstart_media  # noqa: E402
 
 LAYERS = 12
 SIDE = 112  # pixels: 64 patches of 14
-SAMPLES_A_BLOCK, BLOCKS = 2, 24
+SAMPLES_A_BLOCK, BLOCKS = 1, 24
 TEXT = "abcd"
 WARM_UP = 5
 CUTS = {"forward": '[{eyes: "0-11"}, {llm: "0-11"}]', "auto": "auto"}
 CONFIG = """\
 run: {{output_dir: run, seed: 1, device: cpu}}
 modules:
-  eyes: {{role: encoder, modality: image, kind: clip, hidden: 256, intermediate: 1024, layers: {layers}, heads: 4,
+  eyes: {{role: encoder, modality: image, kind: clip, hidden: {hidden}, intermediate: {tower_intermediate}, layers: {layers}, heads: 6,
          patch: 14, image_size: {side}, trainable: false, projector: {{kind: linear, trainable: true}}}}
-  llm: {{role: llm, kind: llama, hidden: 256, intermediate: {intermediate}, layers: {layers}, heads: 4,
+  llm: {{role: llm, kind: llama, hidden: {hidden}, intermediate: {intermediate}, layers: {layers}, heads: 6,
         trainable: false}}
 parallel:
   layout: {{all: {{pp: 2, stages: {stages}}}}}
@@ -79,7 +79,8 @@ class Bench:
         path = os.path.join(self.args.folder, name + ".yaml")
         with open(path, "w", encoding="utf-8") as file:
             file.write(CONFIG.format(
-                layers=LAYERS, side=SIDE, intermediate=self.args.intermediate, stages=CUTS[cut], steps=self.args.steps,
+                layers=LAYERS, side=SIDE, hidden=self.args.hidden, tower_intermediate=4 * self.args.hidden,
+                intermediate=self.args.intermediate, stages=CUTS[cut], steps=self.args.steps,
                 batch=SAMPLES_A_BLOCK * BLOCKS, rows=self.rows, max_sequence=self.args.sample_rows,
                 recompute=recompute, cluster="cluster: {costs: costs.json}\n" if cluster else ""))
         return path
@@ -143,7 +144,8 @@ def main():
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--recompute", default="none,full")
-    parser.add_argument("--intermediate", type=int, default=592, help="of the LLM: makes its forward as long as the tower's")
+    parser.add_argument("--hidden", type=int, default=384)
+    parser.add_argument("--intermediate", type=int, default=888, help="of the LLM: makes its forward as long as the tower's")
     parser.add_argument("--sample-rows", type=int, default=71)
     parser.add_argument("--quiet", default="")
     args = parser.parse_args()

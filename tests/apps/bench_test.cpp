@@ -1,4 +1,6 @@
 // mmtrain-bench: its rows have names, its output can be read by programs. Nothing is compared with a clock.
+#ifdef MMT_BENCH  // not built under a sanitizer
+
 #include "tests/apps/fixture.h"
 
 #include <catch2/catch.hpp>
@@ -131,3 +133,5 @@ TEST_CASE("bench refuses what it does not know") {
   refused({"--repeat", "x"}, "--repeat");
   refused({"--jason"}, "--jason");
 }
+
+#endif
