@@ -4,7 +4,6 @@
 #include "apps/mmtrain/predict.h"
 #include "apps/mmtrain/stage_setup.h"
 #include "apps/mmtrain/step.h"
-#include "core/philox.h"
 #include "kernels/backend.h"
 #include "parallel/plan/auto_plan.h"
 #include "parallel/plan/recompute.h"
@@ -360,47 +359,6 @@ plan::Layout one_rank_layout(const Config& c) {
   return plan::Layout(std::move(spec));
 }
 
-std::string stages_text(const Config& c, const std::vector<std::vector<plan::UnitSpan>>& runs) {
-  std::string text;
-  for (const auto& run : runs) {
-    std::string parts;
-    for (const plan::UnitSpan& span : run) {
-      const std::vector<std::string> names = unit_names(c, static_cast<std::size_t>(span.module));
-      parts += fmt::format("{}{}: \"{}-{}\"", parts.empty() ? "" : ", ",
-                           module_name(c, static_cast<std::size_t>(span.module)),
-                           names[static_cast<std::size_t>(span.first)], names[static_cast<std::size_t>(span.last) - 1]);
-    }
-    text += fmt::format("{}{{{}}}", text.empty() ? "" : ", ", parts);
-  }
-  return text;
-}
-
-std::uint64_t LayoutChoice::hash() const {
-  std::uint64_t h = 0;
-  const auto add = [&](std::int64_t x) { h = hash64(h, static_cast<std::uint64_t>(x)); };
-  for (const plan::LayoutStage& stage : layout.stages()) {
-    for (const int x : {stage.units.module, stage.units.first, stage.units.last, stage.place, stage.round}) add(x);
-  }
-  if (schedule) {
-    for (const char c : plan::name_of(*schedule)) add(c);
-  }
-  for (const auto& module : recompute) {
-    for (const Recompute level : module) add(static_cast<int>(level));
-  }
-  for (const char c : reason) add(c);  // with the times that orders follow from
-  return h;
-}
-
-void LayoutChoice::apply(Model& model) const {
-  if (schedule) model.schedule = *schedule;
-  if (recompute.empty()) return;
-  for (std::size_t s = 0; s < model.stages.size(); ++s) {
-    const plan::UnitSpan& span = model.layout.stages()[s].units;
-    const auto& levels = recompute[static_cast<std::size_t>(span.module)];
-    model.recompute[s].assign(levels.begin() + span.first, levels.begin() + span.last);
-  }
-}
-
 LayoutChoice make_layout(const Config& c, const Workload& workload, const Machine& machine) {
   if (c.parallel.mesh_of.empty()) return {one_rank_layout(c), {}, {}, ""};
   // Cuts are made by estimates for layers wherever they may stand. What those miss of what the engine of the layout
@@ -429,18 +387,6 @@ LayoutChoice make_layout(const Config& c, const std::vector<plan::BlockSize>& si
   Machine machine;
   machine.costs = plan::CostModel({kRate, kRate, kRate});
   return make_layout(c, workload_of(sizes, 8), machine);
-}
-
-std::vector<std::string> stage_names(const Config& c, const plan::Layout& layout) {
-  std::vector<std::string> names;
-  for (const plan::LayoutStage& stage : layout.stages()) {
-    const auto module = static_cast<std::size_t>(stage.units.module);
-    const std::vector<std::string> units = unit_names(c, module);
-    const std::string& first = units[static_cast<std::size_t>(stage.units.first)];
-    const std::string& last = units[static_cast<std::size_t>(stage.units.last) - 1];
-    names.push_back(fmt::format("{} {}", module_name(c, module), first == last ? first : first + "-" + last));
-  }
-  return names;
 }
 
 }  // namespace mmt::app

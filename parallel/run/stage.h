@@ -190,9 +190,8 @@ struct AdapterSpec {
 /// What a unit's constructor plans with.
 class UnitPlanner {
  public:
-  /// `trainable` answers for a canonical name "<module>/<name>", `adapter` for a linear layer "<module>/<name>"
-  /// (without
-  /// ".weight"); degrees and coord are those of the module's mesh.
+  /// `trainable` answers for a canonical name "<module>/<name>", `adapter` for a linear layer "<module>/<name>" without
+  /// ".weight"; degrees and coord are those of the module's mesh.
   struct Setting {
     std::string module;
     DType dtype = DType::f32;  ///< of activations and compute weights
