@@ -27,18 +27,18 @@ sys.path.insert(0, HERE)
 import learn_tokenizer  # noqa: E402
 import quickstart_media  # noqa: E402
 
-LAYERS = 12
+LAYERS = 24  # fine enough that a place can be had within 2 % of the ideal
 SIDE = 112  # pixels: 64 patches of 14
-SAMPLES_A_BLOCK, BLOCKS = 1, 24
+SAMPLES_A_BLOCK, BLOCKS = 1, 32
 TEXT = "abcd"
 WARM_UP = 5
-CUTS = {"forward": '[{eyes: "0-11"}, {llm: "0-11"}]', "auto": "auto"}
+CUTS = {"forward": f'[{{eyes: "0-{LAYERS - 1}"}}, {{llm: "0-{LAYERS - 1}"}}]', "auto": "auto"}
 CONFIG = """\
 run: {{output_dir: run, seed: 1, device: cpu}}
 modules:
-  eyes: {{role: encoder, modality: image, kind: clip, hidden: {hidden}, intermediate: {tower_intermediate}, layers: {layers}, heads: 6,
+  eyes: {{role: encoder, modality: image, kind: clip, hidden: {hidden}, intermediate: {tower_intermediate}, layers: {layers}, heads: 4,
          patch: 14, image_size: {side}, trainable: false, projector: {{kind: linear, trainable: true}}}}
-  llm: {{role: llm, kind: llama, hidden: {hidden}, intermediate: {intermediate}, layers: {layers}, heads: 6,
+  llm: {{role: llm, kind: llama, hidden: {hidden}, intermediate: {intermediate}, layers: {layers}, heads: 4,
         trainable: false}}
 parallel:
   layout: {{all: {{pp: 2, stages: {stages}}}}}
@@ -123,7 +123,7 @@ class Bench:
             page = file.read()
         data = json.loads(page.split('id="data">')[1].split("</script>")[0])
         shutil.rmtree(os.path.join(folder, "checkpoints"), ignore_errors=True)
-        memory = re.search(r"estimate \S+ \S+ \(([-+.0-9]+)%\)", out)
+        memory = re.search(r"estimate \S+ \(([-+.0-9]+)%\)", out)
         return {"seconds": statistics.median(line["step_seconds"] for line in lines if line["step"] > WARM_UP),
                 "arenas": [rank["peak"] for rank in data["timelines"][1]["ranks"]],
                 "resident": float(memory.group(1)) if memory else None}
@@ -144,8 +144,8 @@ def main():
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=25)
     parser.add_argument("--recompute", default="none,full")
-    parser.add_argument("--hidden", type=int, default=384)
-    parser.add_argument("--intermediate", type=int, default=888, help="of the LLM: makes its forward as long as the tower's")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--intermediate", type=int, default=592, help="of the LLM: makes its forward as long as the tower's")
     parser.add_argument("--sample-rows", type=int, default=71)
     parser.add_argument("--quiet", default="")
     args = parser.parse_args()
