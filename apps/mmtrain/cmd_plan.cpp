@@ -122,7 +122,7 @@ int run_plan(Job& job, const Arguments& a) {
   if (job.rank() != 0) return kDone;  // one rank looks
   const PlannedRun run = plan_run(in.config, in.workload, in.machine);
   const std::vector<PlaceRow> rows = rows_of(in.config, run);
-  const bool fits = in.machine.memory == 0 || run.most_memory() <= in.machine.memory;
+  const bool fits = in.machine.memory == 0 || most_memory(run.memory) <= in.machine.memory;
   if (a.json) {
     std::cout << to_json(in, run, rows, fits).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
     return fits ? kDone : kFailed;
@@ -138,11 +138,11 @@ int run_plan(Job& job, const Arguments& a) {
       w.least_blocks, w.most_blocks, w.steps, plan::duration_text(run.timeline.makespan),
       100.0 * run.timeline.bubble());
   if (fits) {
-    std::cout << fmt::format("fits: {} of {} on the fullest rank\n", plan::bytes_text(run.most_memory()),
+    std::cout << fmt::format("fits: {} of {} on the fullest rank\n", plan::bytes_text(most_memory(run.memory)),
                              plan::bytes_text(in.machine.memory));
     return kDone;
   }
-  log::error("does not fit: {} of {} on the fullest rank; {}", plan::bytes_text(run.most_memory()),
+  log::error("does not fit: {} of {} on the fullest rank; {}", plan::bytes_text(most_memory(run.memory)),
              plan::bytes_text(in.machine.memory), memory_advice(in.config));
   return kFailed;
 }

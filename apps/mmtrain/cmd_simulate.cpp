@@ -82,14 +82,14 @@ Trial try_policy(const PlanInput& in, const Policy& policy) {
 }
 
 bool fits(const Trial& trial, const Machine& machine) {
-  return trial.run && (machine.memory == 0 || trial.run->most_memory() <= machine.memory);
+  return trial.run && (machine.memory == 0 || most_memory(trial.run->memory) <= machine.memory);
 }
 
 std::string line_of(const Trial& trial, const Machine& machine) {
   if (!trial.run) return fmt::format("{:<15} {}", trial.name, trial.refused);
   return fmt::format("{:<15} {:>10}  bubble {:>5.1f}%  memory {:>10}{}", trial.name,
                      plan::duration_text(trial.run->timeline.makespan), 100.0 * trial.run->timeline.bubble(),
-                     plan::bytes_text(trial.run->most_memory()), fits(trial, machine) ? "" : " does not fit");
+                     plan::bytes_text(most_memory(trial.run->memory)), fits(trial, machine) ? "" : " does not fit");
 }
 
 void write_files(const std::filesystem::path& folder, const PlanInput& in, const Trial& trial) {
@@ -154,7 +154,7 @@ int run_simulate(Job& job, const Arguments& a) {
       if (t.run) {
         entry["step_seconds"] = 1e-9 * static_cast<double>(t.run->timeline.makespan);
         entry["bubble"] = t.run->timeline.bubble();
-        entry["memory"] = t.run->most_memory();
+        entry["memory"] = most_memory(t.run->memory);
       } else {
         entry["refused"] = t.refused;
       }

@@ -370,9 +370,8 @@ LayoutChoice make_layout(const Config& c, const Workload& workload, const Machin
     if (machine.memory == 0 || choice.reason.empty()) return choice;
     Model model = build_model(c, choice.layout, choice.layout.meshes().back().ranks().front());
     choice.apply(model);
-    std::int64_t most = 0;
-    for (const RankMemory& m : Predictor(c, model, workload.caps, machine, cpu_stream()).memory(workload.most_blocks))
-      most = std::max(most, m.total());
+    const std::int64_t most =
+        most_memory(Predictor(c, model, workload.caps, machine, cpu_stream()).memory(workload.most_blocks));
     if (most <= machine.memory) return choice;
     room.memory -= most - machine.memory;
     if (tries == kTries || room.memory <= 0) {

@@ -69,21 +69,14 @@ PlannedRun plan_run(const Config& c, const Workload& workload, const Machine& ma
   return run;
 }
 
-std::int64_t PlannedRun::most_memory() const {
-  std::int64_t most = 0;
-  for (const RankMemory& m : memory) most = std::max(most, m.total());
-  return most;
-}
-
-std::vector<std::string> PlannedRun::stage_names(const Config& c) const {
-  return app::stage_names(c, model->layout);
-}
+std::vector<std::string> PlannedRun::stage_names(const Config& c) const { return app::stage_names(c, model->layout); }
 
 std::string memory_advice(const Config& c) {
   std::string text = "more stages (pp) or tensor parallelism (tp)";
   if (!c.train.recompute_auto && c.recompute_of(c.encoders.size()) != run::Recompute::full)
     text += ", train.recompute: full or auto";
-  if (c.parallel.meshes.front().dp > 1 && std::ranges::find(c.parallel.zero, false) != c.parallel.zero.end())
+  if (!c.parallel.meshes.empty() && c.parallel.meshes.front().dp > 1 &&
+      std::ranges::find(c.parallel.zero, false) != c.parallel.zero.end())
     text += ", parallel.zero: 1 for what trains";
   text += ", or a lower train.tokens_per_microbatch";
   if (c.train.precision == DType::f32) text += ", or train.precision: bf16";

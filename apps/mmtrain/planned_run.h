@@ -33,7 +33,6 @@ struct PlannedRun {
   std::vector<RankMemory> memory;  ///< by rank of the lane, in the order of the programs
 
   std::string schedule() const { return plan::name_of(model->schedule); }
-  std::int64_t most_memory() const;
   std::vector<std::string> stage_names(const Config& config) const;  ///< "eyes embed-3"
 };
 /// Throws ConfigError when nothing fits what the configuration leaves open.

@@ -8,6 +8,13 @@
 #include <algorithm>
 
 namespace mmt::app {
+
+std::int64_t most_memory(const std::vector<RankMemory>& ranks) {
+  std::int64_t most = 0;
+  for (const RankMemory& m : ranks) most = std::max(most, m.total());
+  return most;
+}
+
 Predictor::Predictor(const Config& config, const Model& model, const RowCaps& caps, const Machine& machine,
                      const Stream& stream)
     : config_(config),

@@ -21,6 +21,7 @@ struct RankMemory {
   std::int64_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, rows = 0;
   std::int64_t total() const { return parameters + gradients + optimizer + activations + rows; }
 };
+std::int64_t most_memory(const std::vector<RankMemory>& ranks);  ///< of the fullest one
 
 class Predictor {
  public:

@@ -2,6 +2,7 @@
 
 #include "apps/mmtrain/layout.h"
 #include "apps/mmtrain/memory.h"
+#include "apps/mmtrain/planned_run.h"
 #include "apps/mmtrain/shared_loading.h"
 #include "apps/mmtrain/signals.h"
 #include "apps/mmtrain/state.h"
@@ -76,13 +77,15 @@ void Trainer::make_model() {
   const Machine machine = machine_of(config_, job_.size(), job_.world());
   std::string reason;
   std::uint64_t chosen = 0;
+  std::int64_t needed = 0;
   in_agreement(job_.world(), [&] {
-    LayoutChoice choice =
-        make_layout(config_, workload_of(config_, *sampler_, indexes_, caps, preparer_->preparation()), machine);
+    const Workload workload = workload_of(config_, *sampler_, indexes_, caps, preparer_->preparation());
+    LayoutChoice choice = make_layout(config_, workload, machine);
     reason = choice.reason;
     chosen = choice.hash();
     model_ = std::make_unique<Model>(build_model(config_, choice.layout, job_.rank()));
     choice.apply(*model_);
+    needed = most_memory(Predictor(config_, *model_, caps, machine, stream_).memory(workload.most_blocks));
   });
   if (!same_on_all(job_.world(), chosen)) {
     throw Agreed(kFailed,
@@ -90,6 +93,10 @@ void Trainer::make_model() {
                  "`schedule.policy` and `recompute` into the config (`mmtrain plan` shows them)");
   }
   if (!reason.empty()) log::info("planned for {}\n{}", machine.text, reason);
+  if (machine.memory > 0 && needed > machine.memory) {  // only of what is written: choices keep to the limit
+    log::warning("the fullest rank will need {} of the {} that a rank has: {}", plan::bytes_text(needed),
+                 plan::bytes_text(machine.memory), memory_advice(config_));
+  }
   required_flops_ = std::make_unique<RequiredFlops>(config_, *model_);
   make_stores(*model_, job_.world(), stream_);
   log::info("{}", describe(*model_));

@@ -130,6 +130,10 @@ TEST_CASE("plan: what does not fit is told with what to do") {
   CHECK(plan_of(tiny, written, 2).at("fits") == true);
   refused(tiny.run("plan", with(written, {"cluster.memory_per_rank=1MiB"}), {}, {"--ranks", "2"}), kFailed,
           {"does not fit", "of 1.0 MiB", "train.recompute"});
+  // A run of it is warned before it takes anything; the memory is what the config says, after all.
+  const Set two = {"train.steps=2", "learning_rate.warmup_steps=0", "eval.every_steps=0"};
+  require_outcome(tiny.run("train", with(with(written, two), {"cluster.memory_per_rank=1MiB"}), {.ranks = 2}), 0,
+                  "of the 1.0 MiB that a rank has");
   // Open ones: nothing can be chosen, neither beside the rows of a step nor in half of what weights take.
   const json plan = plan_of(tiny, kPipeline, 2);
   std::int64_t room = 0;
