@@ -73,7 +73,8 @@ TEST_CASE("adapters on trained weights learn, resume bit for bit, and leave the 
   // Only the frozen part is marked as such.
   const Outcome inspected = run_binary(tiny.folder(), {"inspect", (tiny.folder() / "whole").string(), "--json"});
   require_done(inspected);
-  for (const auto& tensor : nlohmann::json::parse(inspected.out).at("tensors")) {
+  const nlohmann::json held = nlohmann::json::parse(inspected.out);
+  for (const auto& tensor : held.at("tensors")) {
     const auto name = tensor.at("name").get<std::string>();
     if (name.starts_with("model/")) CHECK(tensor.at("frozen").get<bool>() == !of_adapter(name));
   }

@@ -51,7 +51,8 @@ TEST_CASE("plan cuts so that projectors stand where the config wants them, and t
   for (const std::string side : {"encoder", "llm"}) {
     const Set set = with(kPipeline, {"parallel.layout.all.pp=3", "modules.eyes.projector.place=" + side,
                                      "modules.ears.projector.place=" + side});
-    for (const json& place : plan_of(tiny, set, 3).at("places")) {
+    const json plan = plan_of(tiny, set, 3);
+    for (const json& place : plan.at("places")) {
       const std::string stages = place.at("stages").dump();
       INFO(side << ": " << stages);
       for (const std::string m : {"eyes", "ears"}) {
