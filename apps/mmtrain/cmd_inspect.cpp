@@ -1,5 +1,6 @@
 #include "apps/mmtrain/commands.h"
 #include "apps/mmtrain/inference.h"
+#include "core/data/safetensors.h"
 #include "core/log.h"
 #include "core/metrics/metrics.h"
 
@@ -10,9 +11,39 @@
 #include <iostream>
 
 namespace mmt::app {
+namespace {
+
+/// Weights of a model as it was published.
+int inspect_weights(const std::string& path, bool json) {
+  const data::SafetensorsModel model = data::SafetensorsModel::open(path);
+  if (json) {
+    nlohmann::json out = {{"path", path}, {"metadata", model.metadata()}, {"tensors", nlohmann::json::array()}};
+    for (const std::string& name : model.names()) {
+      const data::SafeTensor& t = model.tensor(name);
+      out["tensors"].push_back({{"name", name}, {"dtype", t.dtype}, {"shape", t.shape}, {"file", model.file_of(name)}});
+    }
+    std::cout << out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+    return kDone;
+  }
+  double bytes = 0, elements = 0;
+  for (const std::string& name : model.names()) {
+    const data::SafeTensor& t = model.tensor(name);
+    bytes += static_cast<double>(t.bytes);
+    elements += static_cast<double>(t.numel());
+    std::cout << fmt::format("{:<72} {:>5} [{}] {}\n", name, t.dtype, fmt::join(t.shape, ","),
+                             format_value(static_cast<double>(t.bytes), Unit::bytes));
+  }
+  std::cout << fmt::format("\n{}: {} tensors, {:.0f} elements, {}\n", path, model.names().size(), elements,
+                           format_value(bytes, Unit::bytes));
+  for (const auto& [key, value] : model.metadata()) std::cout << fmt::format("{}: {}\n", key, value);
+  return kDone;
+}
+
+}  // namespace
 
 int run_inspect(Job& job, const Arguments& a) {
   std::string path = a.checkpoint;
+  if (data::SafetensorsModel::looks_like(path)) return job.rank() == 0 ? inspect_weights(path, a.json) : kDone;
   if (std::filesystem::is_regular_file(path)) {  // a config: the newest checkpoint of its run
     log::set_level(log::Level::warning);
     path = job.read(path, {}, Job::Needs::nothing).run.output_dir;

@@ -101,8 +101,8 @@ int main(int argc, char** argv) {
                        "replay a step that log.trace recorded, from the processor time of its actions");
   simulate->add_option("--out", a.out, "folder for timeline.html and trace.json of each schedule");
 
-  CLI::App* inspect = add("inspect", "what a checkpoint holds", run_inspect, false);
-  inspect->add_option("checkpoint", a.checkpoint, "checkpoint folder, run folder, or config")->required();
+  CLI::App* inspect = add("inspect", "what a checkpoint or a safetensors file holds", run_inspect, false);
+  inspect->add_option("checkpoint", a.checkpoint, "checkpoint folder, run folder, config, or published weights (.safetensors, their index or folder)")->required();
   add_json(inspect);
 
   add_json(add("env", "what this machine and build offer", run_env, false));

@@ -25,7 +25,8 @@ TEST_CASE("help and version need no launcher and usage errors end with 2") {
   const auto run = [&](const std::vector<std::string>& arguments) { return run_binary(folder.path(), arguments); };
   const Outcome help = run({"--help"});
   CHECK(help.code == 0);
-  for (const char* command : {"train", "eval", "generate", "dump", "index", "profile", "validate", "inspect", "env", "version"}) {
+  for (const char* command :
+       {"train", "eval", "generate", "dump", "index", "profile", "validate", "inspect", "env", "version"}) {
     CHECK_THAT(help.out, Contains(command));
     const Outcome own = run({command, "--help"});
     CHECK(own.code == 0);
@@ -122,4 +123,22 @@ TEST_CASE("validate looks at every sample and inspect at every tensor") {
   for (const std::string& path : {tiny.run_folder().string(), tiny.config()}) {
     CHECK(require_json(run_binary(tiny.folder(), {"inspect", path, "--json"})).at("path") == held.at("path"));
   }
+}
+
+TEST_CASE("inspect lists published weights and says what is wrong with a file") {
+  const TempFolder folder;
+  const std::string header = R"({"lm_head.weight":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]}})";
+  std::string bytes(8, '\0');
+  bytes[0] = static_cast<char>(header.size());
+  write_text(folder / "model.safetensors", bytes + header + std::string(12, 'x'));
+  for (const std::string& path : {folder.path().string(), folder / "model.safetensors"}) {
+    const json held = require_json(run_binary(folder.path(), {"inspect", path, "--json"}));
+    REQUIRE(held.at("tensors").size() == 1);
+    CHECK(held["tensors"][0].at("name") == "lm_head.weight");
+    CHECK(held["tensors"][0].at("shape") == json({2, 3}));
+    require_outcome(run_binary(folder.path(), {"inspect", path}), 0, "1 tensors, 6 elements, 12B");
+  }
+  write_text(folder / "model.safetensors", bytes + header + std::string(11, 'x'));
+  require_outcome(run_binary(folder.path(), {"inspect", folder / "model.safetensors"}), kFailed,
+                  "model.safetensors: its tensors end at byte 12 of the data, which has 11");
 }
