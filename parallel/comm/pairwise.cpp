@@ -26,7 +26,7 @@ std::optional<Nodes> find_nodes(std::span<const int> node_of, int rank, ShmCommu
     nodes.first.push_back(static_cast<int>(r));
   }
   if (seen.size() < 2 || local == nullptr) return std::nullopt;
-  nodes.index = static_cast<int>(std::ranges::find(seen, node_of[at(rank)]) - seen.begin());
+  nodes.index = static_cast<int>(std::ranges::find(seen, node_of[usize(rank)]) - seen.begin());
   nodes.slices = static_cast<int>(node_of.size());
   for (std::size_t k = 0; k < nodes.first.size(); ++k) {
     const int end = k + 1 < nodes.first.size() ? nodes.first[k + 1] : static_cast<int>(node_of.size());
@@ -47,19 +47,19 @@ void PairwiseCommunicator::exchange(std::span<const Tensor> sends, std::span<con
   const int n = size();
   for (int i = 1; i < n; ++i) {
     const int to = (rank() + i) % n;
-    post_->post(to, Mailbox::kCollective, sends[at(to)].data, at(sends[at(to)].bytes()));
+    post_->post(to, Mailbox::kCollective, sends[usize(to)].data, usize(sends[usize(to)].bytes()));
   }
   for (int i = 1; i < n; ++i) {
     const int from = (rank() + n - i) % n;
-    post_->take(from, Mailbox::kCollective, recvs[at(from)].data, at(recvs[at(from)].bytes()), name());
+    post_->take(from, Mailbox::kCollective, recvs[usize(from)].data, usize(recvs[usize(from)].bytes()), name());
   }
 }
 
 void PairwiseCommunicator::do_all_to_all_v(std::span<const Tensor> sends, std::span<const Tensor> recvs,
                                            const Stream&) {
   start();
-  const Tensor& own = sends[at(rank())];
-  if (own.bytes() > 0) std::memcpy(recvs[at(rank())].data, own.data, at(own.bytes()));
+  const Tensor& own = sends[usize(rank())];
+  if (own.bytes() > 0) std::memcpy(recvs[usize(rank())].data, own.data, usize(own.bytes()));
   exchange(sends, recvs);
 }
 
@@ -67,12 +67,12 @@ void PairwiseCommunicator::do_reduce_scatter_v(std::span<const Tensor> inputs, c
                                                const Stream&) {
   start();
   const int n = size();
-  scratch_.resize(at(output.bytes()) * at(n));
-  std::vector<Tensor> arrived(at(n), output);
-  std::vector<const void*> sources(at(n));
+  scratch_.resize(usize(output.bytes()) * usize(n));
+  std::vector<Tensor> arrived(usize(n), output);
+  std::vector<const void*> sources(usize(n));
   for (int r = 0; r < n; ++r) {
-    if (output.defined()) arrived[at(r)].data = scratch_.data() + at(r) * at(output.bytes());
-    sources[at(r)] = r == rank() ? inputs[at(r)].data : arrived[at(r)].data;
+    if (output.defined()) arrived[usize(r)].data = scratch_.data() + usize(r) * usize(output.bytes());
+    sources[usize(r)] = r == rank() ? inputs[usize(r)].data : arrived[usize(r)].data;
   }
   exchange(inputs, arrived);
   void* const to_me[] = {output.data};
@@ -81,9 +81,9 @@ void PairwiseCommunicator::do_reduce_scatter_v(std::span<const Tensor> inputs, c
 
 void PairwiseCommunicator::do_all_gather_v(const Tensor& input, std::span<const Tensor> outputs, const Stream&) {
   start();
-  const Tensor& own = outputs[at(rank())];
-  if (own.data != input.data && input.bytes() > 0) std::memmove(own.data, input.data, at(input.bytes()));
-  exchange(std::vector<Tensor>(at(size()), input), outputs);
+  const Tensor& own = outputs[usize(rank())];
+  if (own.data != input.data && input.bytes() > 0) std::memmove(own.data, input.data, usize(input.bytes()));
+  exchange(std::vector<Tensor>(usize(size()), input), outputs);
 }
 
 void PairwiseCommunicator::do_all_reduce(const Tensor& data, ReduceOp op, const Stream& stream) {
@@ -96,17 +96,17 @@ void PairwiseCommunicator::do_all_reduce(const Tensor& data, ReduceOp op, const 
     slices.emplace_back(static_cast<char*>(data.data) + first * size_of(data.dtype), data.dtype,
                         std::initializer_list<std::int64_t>{data.numel() * (r + 1) / n - first});
   }
-  const Tensor& mine = slices[at(rank())];
+  const Tensor& mine = slices[usize(rank())];
   do_reduce_scatter_v(slices, mine, op, stream);
-  exchange(std::vector<Tensor>(at(n), mine), slices);
+  exchange(std::vector<Tensor>(usize(n), mine), slices);
 }
 
 void PairwiseCommunicator::chain(const Nodes& nodes, const Tensor& data, ReduceOp op) {
   start();
   const int local = nodes.local->rank();
   const int last = static_cast<int>(nodes.first.size()) - 1;
-  const int before = nodes.index > 0 ? nodes.first[at(nodes.index - 1)] + local : -1;
-  const int after = nodes.index < last ? nodes.first[at(nodes.index + 1)] + local : -1;
+  const int before = nodes.index > 0 ? nodes.first[usize(nodes.index - 1)] + local : -1;
+  const int after = nodes.index < last ? nodes.first[usize(nodes.index + 1)] + local : -1;
   const std::int64_t element = size_of(data.dtype);
   const std::int64_t open = size_of(accumulator_of(data.dtype));
   std::vector<Tensor> slices;
@@ -117,27 +117,28 @@ void PairwiseCommunicator::chain(const Nodes& nodes, const Tensor& data, ReduceO
     slices.emplace_back(static_cast<char*>(data.data) + first * element, data.dtype,
                         std::initializer_list<std::int64_t>{data.numel() * to / nodes.slices - first});
   }
-  char* const mine = static_cast<char*>(slices[at(local)].data);
+  char* const mine = static_cast<char*>(slices[usize(local)].data);
   nodes.local->visit_parts(slices, op, nodes.largest,
                            [&](std::span<const void* const> sources, std::int64_t first, std::int64_t count) {
-                             scratch_.resize(std::max(scratch_.size(), at(count * open)));
+                             scratch_.resize(std::max(scratch_.size(), usize(count * open)));
                              char* const acc = scratch_.data();
-                             if (before >= 0) post_->take(before, Mailbox::kCollective, acc, at(count * open), name());
+                             if (before >= 0)
+                               post_->take(before, Mailbox::kCollective, acc, usize(count * open), name());
                              reduce_onward(op, data.dtype, before >= 0 ? acc : nullptr, sources, acc, count);
                              if (after >= 0) {
-                               post_->post(after, Mailbox::kCollective, acc, at(count * open));
+                               post_->post(after, Mailbox::kCollective, acc, usize(count * open));
                              } else {
                                round_accumulators(data.dtype, acc, mine + first * element, count);
                              }
                            });
   // The results come back along the chain, piece by piece, so that several links work at once.
-  const std::int64_t bytes = slices[at(local)].bytes();
+  const std::int64_t bytes = slices[usize(local)].bytes();
   for (std::int64_t done = 0; done < bytes; done += kPiece) {
-    const std::size_t now = at(std::min(kPiece, bytes - done));
+    const std::size_t now = usize(std::min(kPiece, bytes - done));
     if (after >= 0) post_->take(after, Mailbox::kCollective, mine + done, now, name());
     if (before >= 0) post_->post(before, Mailbox::kCollective, mine + done, now);
   }
-  nodes.local->all_gather_v(slices[at(local)], slices);
+  nodes.local->all_gather_v(slices[usize(local)], slices);
 }
 
 void PairwiseCommunicator::do_broadcast(const Tensor& data, int root, const Stream&) {
@@ -148,21 +149,21 @@ void PairwiseCommunicator::do_broadcast(const Tensor& data, int root, const Stre
   const auto real = [&](int r) { return (r + root) % n; };
   for (int span = 1; span < n; span *= 2) {
     if (me < span && me + span < n) {
-      post_->post(real(me + span), Mailbox::kCollective, data.data, at(data.bytes()));
+      post_->post(real(me + span), Mailbox::kCollective, data.data, usize(data.bytes()));
     } else if (me >= span && me < 2 * span) {
-      post_->take(real(me - span), Mailbox::kCollective, data.data, at(data.bytes()), name());
+      post_->take(real(me - span), Mailbox::kCollective, data.data, usize(data.bytes()), name());
     }
   }
 }
 
 void PairwiseCommunicator::do_send(const Tensor& data, int to, const Stream&) {
   start();
-  post_->post(to, Mailbox::kUser, data.data, at(data.bytes()));
+  post_->post(to, Mailbox::kUser, data.data, usize(data.bytes()));
 }
 
 void PairwiseCommunicator::do_recv(const Tensor& data, int from, const Stream&) {
   start();
-  post_->take(from, Mailbox::kUser, data.data, at(data.bytes()), name());
+  post_->take(from, Mailbox::kUser, data.data, usize(data.bytes()), name());
 }
 
 void PairwiseCommunicator::do_barrier() {
@@ -182,7 +183,7 @@ ShmPost::ShmPost(std::unique_ptr<Communicator> comm, int num_nodes) : comm_(std:
   if (num_nodes_ == 0) return;
   std::vector<int> node_of;
   for (int r = 0; r < size(); ++r) node_of.push_back(shm().world_rank(r) * num_nodes_ / world().size);
-  local_ = comm_->split(node_of[at(rank())], rank(), "node");
+  local_ = comm_->split(node_of[usize(rank())], rank(), "node");
   nodes_ = find_nodes(node_of, rank(), static_cast<ShmCommunicator*>(local_.get()));
 }
 

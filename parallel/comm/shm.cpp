@@ -51,7 +51,7 @@ ShmCommunicator::ShmCommunicator(std::string name, std::shared_ptr<ShmGroup> gro
       options_(options),
       mailbox_(*group_, options.outbox_bytes) {
   slots_ = group_->allocate(sizeof(Slot));
-  const std::size_t least = 64 * at(size());
+  const std::size_t least = 64 * usize(size());
   options_.staging_bytes = std::max(options.staging_bytes / 128 * 128, 2 * least);
   staging_ = group_->allocate(options_.staging_bytes);
 }
@@ -70,7 +70,7 @@ ShmCommunicator::~ShmCommunicator() {
   }
 }
 
-ShmCommunicator::Slot& ShmCommunicator::slot(int r) const { return *reinterpret_cast<Slot*>(slots_.bases[at(r)]); }
+ShmCommunicator::Slot& ShmCommunicator::slot(int r) const { return *reinterpret_cast<Slot*>(slots_.bases[usize(r)]); }
 
 SharedBlock ShmCommunicator::shared_alloc(std::size_t bytes) {
   ShmPieces pieces = group_->allocate(bytes);
@@ -81,7 +81,7 @@ SharedBlock ShmCommunicator::shared_alloc(std::size_t bytes) {
     }
     return {};
   }
-  SharedBlock block{pieces.owner, pieces.bases[at(rank())], bytes};
+  SharedBlock block{pieces.owner, pieces.bases[usize(rank())], bytes};
   blocks_.push_back({std::move(pieces), bytes});
   return block;
 }
@@ -93,7 +93,7 @@ ShmCommunicator::Place ShmCommunicator::place_of(const void* data, std::size_t b
     return options_.direct ? Place{kPointer, address} : Place{kStaged, 0};
   }
   for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const auto base = reinterpret_cast<std::uintptr_t>(blocks_[i].pieces.bases[at(rank())]);
+    const auto base = reinterpret_cast<std::uintptr_t>(blocks_[i].pieces.bases[usize(rank())]);
     if (address >= base && address + bytes <= base + blocks_[i].bytes) {
       return {static_cast<std::uint32_t>(i) + kFirstBlock, address - base};
     }
@@ -104,10 +104,10 @@ ShmCommunicator::Place ShmCommunicator::place_of(const void* data, std::size_t b
 char* ShmCommunicator::block_of(int r, const Place& place) const {
   if (place.block == kStaged) return nullptr;
   if (place.block == kPointer) return reinterpret_cast<char*>(place.offset);
-  return blocks_[place.block - kFirstBlock].pieces.bases[at(r)] + place.offset;
+  return blocks_[place.block - kFirstBlock].pieces.bases[usize(r)] + place.offset;
 }
 
-char* ShmCommunicator::half(int r) const { return staging_.bases[at(r)] + (chunk_ % 2) * half_bytes(); }
+char* ShmCommunicator::half(int r) const { return staging_.bases[usize(r)] + (chunk_ % 2) * half_bytes(); }
 
 std::string ShmCommunicator::describe(const Call& call) const {
   constexpr const char* names[] = {"nothing", "all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier"};
@@ -218,7 +218,7 @@ void ShmCommunicator::do_barrier() {
 void ShmCommunicator::do_all_reduce(const Tensor& data, ReduceOp op, const Stream&) {
   if (group_->world().before_operation) group_->world().before_operation();
   const int n = size();
-  const std::size_t bytes = at(data.bytes());
+  const std::size_t bytes = usize(data.bytes());
   const std::int64_t element = size_of(data.dtype);
   const bool small = bytes <= std::min(kSmall, half_bytes());
   const Place place = small ? Place{} : place_of(data.data, bytes);
@@ -230,16 +230,16 @@ void ShmCommunicator::do_all_reduce(const Tensor& data, ReduceOp op, const Strea
   begin(call);
   if (bytes == 0) return;
 
-  std::vector<char*> home(at(n));  // of each rank's tensor; null where staged
+  std::vector<char*> home(usize(n));  // of each rank's tensor; null where staged
   bool all_direct = true;
   for (int r = 0; r < n; ++r) {
-    home[at(r)] = block_of(r, call_of(r).place);
-    all_direct = all_direct && home[at(r)] != nullptr;
+    home[usize(r)] = block_of(r, call_of(r).place);
+    all_direct = all_direct && home[usize(r)] != nullptr;
   }
-  std::vector<const void*> sources(at(n));
-  std::vector<void*> destinations(at(n));
+  std::vector<const void*> sources(usize(n));
+  std::vector<void*> destinations(usize(n));
   if (small) {
-    for (int r = 0; r < n; ++r) sources[at(r)] = half(r);
+    for (int r = 0; r < n; ++r) sources[usize(r)] = half(r);
     void* const to_me[] = {mine};
     reduce_in_rank_order(op, data.dtype, sources, to_me, data.numel());
     next_half();
@@ -254,8 +254,8 @@ void ShmCommunicator::do_all_reduce(const Tensor& data, ReduceOp op, const Strea
     }
     const auto [first, count] = slice(static_cast<std::int64_t>(now) / element, rank(), n, element);
     for (int r = 0; r < n; ++r) {
-      char* base = home[at(r)] != nullptr ? home[at(r)] + done : half(r);
-      sources[at(r)] = destinations[at(r)] = base + first * element;
+      char* base = home[usize(r)] != nullptr ? home[usize(r)] + done : half(r);
+      sources[usize(r)] = destinations[usize(r)] = base + first * element;
     }
     begin_reading();
     reduce_in_rank_order(op, data.dtype, sources, destinations, count);
@@ -277,27 +277,27 @@ void ShmCommunicator::visit_parts(std::span<const Tensor> inputs, ReduceOp op, i
     total += t.numel();
     longest = std::max(longest, t.numel());
   }
-  const std::int64_t part = inputs[at(rank())].numel();
+  const std::int64_t part = inputs[usize(rank())].numel();
   const std::int64_t element = size_of(dtype);
   // Each chunk brings `step` elements of every rank's part: staged as n runs.
   const std::int64_t step = std::max<std::int64_t>(1, static_cast<std::int64_t>(half_bytes()) / ranks / element);
-  const Call call{Op::reduce_scatter, detail_of(op, dtype), at(total * element), at(part * element), {}};
-  std::vector<const void*> sources(at(n));
+  const Call call{Op::reduce_scatter, detail_of(op, dtype), usize(total * element), usize(part * element), {}};
+  std::vector<const void*> sources(usize(n));
   if (longest == 0) return begin(call);
   for (std::int64_t done = 0; done < longest; done += step) {
     for (int r = 0; r < n; ++r) {
-      const Tensor& t = inputs[at(r)];
+      const Tensor& t = inputs[usize(r)];
       const std::int64_t now = std::clamp<std::int64_t>(t.numel() - done, 0, step);
       if (now == 0) continue;
       std::memcpy(half(rank()) + r * step * element, static_cast<const char*>(t.data) + done * element,
-                  at(now * element));
+                  usize(now * element));
     }
     if (done == 0) {
       begin(call);
     } else {
       phase(call);
     }
-    for (int r = 0; r < n; ++r) sources[at(r)] = half(r) + rank() * step * element;
+    for (int r = 0; r < n; ++r) sources[usize(r)] = half(r) + rank() * step * element;
     if (const auto mine = std::clamp<std::int64_t>(part - done, 0, step); mine > 0) visit(sources, done, mine);
     next_half();
   }
@@ -319,28 +319,29 @@ void ShmCommunicator::do_all_gather_v(const Tensor& input, std::span<const Tenso
     total += t.bytes();
     longest = std::max(longest, t.bytes());
   }
-  const Call call{Op::all_gather, 0, at(total), at(input.bytes()), {}};
+  const Call call{Op::all_gather, 0, usize(total), usize(input.bytes()), {}};
   if (longest == 0) return begin(call);
   const char* mine = static_cast<const char*>(input.data);
   const std::int64_t step = static_cast<std::int64_t>(half_bytes());
   for (std::int64_t done = 0; done < longest; done += step) {
     if (const auto now = std::clamp<std::int64_t>(input.bytes() - done, 0, step); now > 0) {
-      std::memcpy(half(rank()), mine + done, at(now));
+      std::memcpy(half(rank()), mine + done, usize(now));
     }
     if (done == 0) {
       begin(call);
       for (int r = 0; r < size(); ++r) {
-        MMT_CHECK(call_of(r).part == at(outputs[at(r)].bytes()), "{}: all_gather of {} bytes from rank {} into {}",
-                  name(), call_of(r).part, group_->world_rank(r), outputs[at(r)].describe());
+        MMT_CHECK(call_of(r).part == usize(outputs[usize(r)].bytes()),
+                  "{}: all_gather of {} bytes from rank {} into {}", name(), call_of(r).part, group_->world_rank(r),
+                  outputs[usize(r)].describe());
       }
     } else {
       phase(call);
     }
     for (int r = 0; r < size(); ++r) {
-      const Tensor& t = outputs[at(r)];
+      const Tensor& t = outputs[usize(r)];
       const auto now = std::clamp<std::int64_t>(t.bytes() - done, 0, step);
       if (now > 0 && !(r == rank() && t.data == input.data)) {
-        std::memcpy(static_cast<char*>(t.data) + done, half(r), at(now));
+        std::memcpy(static_cast<char*>(t.data) + done, half(r), usize(now));
       }
     }
     next_half();
@@ -349,7 +350,7 @@ void ShmCommunicator::do_all_gather_v(const Tensor& input, std::span<const Tenso
 
 void ShmCommunicator::do_broadcast(const Tensor& data, int root, const Stream&) {
   if (group_->world().before_operation) group_->world().before_operation();
-  const std::size_t bytes = at(data.bytes());
+  const std::size_t bytes = usize(data.bytes());
   const Call call{Op::broadcast, static_cast<std::uint32_t>(root), bytes, bytes, {}};
   if (bytes == 0) return begin(call);
   char* mine = static_cast<char*>(data.data);
@@ -369,27 +370,27 @@ void ShmCommunicator::do_broadcast(const Tensor& data, int root, const Stream&) 
 void ShmCommunicator::do_all_to_all_v(std::span<const Tensor> sends, std::span<const Tensor> recvs, const Stream&) {
   if (group_->world().before_operation) group_->world().before_operation();
   const int n = size();
-  const Tensor& own = sends[at(rank())];
-  if (own.bytes() > 0) std::memcpy(recvs[at(rank())].data, own.data, at(own.bytes()));
+  const Tensor& own = sends[usize(rank())];
+  if (own.bytes() > 0) std::memcpy(recvs[usize(rank())].data, own.data, usize(own.bytes()));
   for (int i = 1; i < n; ++i) {
     const int to = (rank() + i) % n;
-    mailbox_.post(to, Mailbox::kCollective, sends[at(to)].data, at(sends[at(to)].bytes()));
+    mailbox_.post(to, Mailbox::kCollective, sends[usize(to)].data, usize(sends[usize(to)].bytes()));
   }
   for (int i = 1; i < n; ++i) {
     const int from = (rank() + n - i) % n;
-    mailbox_.take(from, Mailbox::kCollective, recvs[at(from)].data, at(recvs[at(from)].bytes()), name());
+    mailbox_.take(from, Mailbox::kCollective, recvs[usize(from)].data, usize(recvs[usize(from)].bytes()), name());
   }
 }
 
 void ShmCommunicator::do_send(const Tensor& data, int to, const Stream&) {
   if (group_->world().before_operation) group_->world().before_operation();
   group_->world().check_abort();
-  mailbox_.post(to, Mailbox::kUser, data.data, at(data.bytes()));
+  mailbox_.post(to, Mailbox::kUser, data.data, usize(data.bytes()));
 }
 
 void ShmCommunicator::do_recv(const Tensor& data, int from, const Stream&) {
   if (group_->world().before_operation) group_->world().before_operation();
-  mailbox_.take(from, Mailbox::kUser, data.data, at(data.bytes()), name());
+  mailbox_.take(from, Mailbox::kUser, data.data, usize(data.bytes()), name());
 }
 
 std::unique_ptr<Communicator> ShmCommunicator::do_split(int color, int key, std::string name) {

@@ -25,8 +25,8 @@ double element(int r, std::int64_t i) {
 }
 
 template <class T> std::vector<T> numbers(int r, std::int64_t count, std::int64_t first = 0) {
-  std::vector<T> v(at(count));
-  for (std::int64_t i = 0; i < count; ++i) v[at(i)] = T(element(r, first + i));
+  std::vector<T> v(usize(count));
+  for (std::int64_t i = 0; i < count; ++i) v[usize(i)] = T(element(r, first + i));
   return v;
 }
 
@@ -53,7 +53,7 @@ template <class T> void sums(Communicator& comm) {
     std::vector<T> mine = numbers<T>(comm.rank(), count);
     comm.all_reduce(tensor(mine), ReduceOp::sum);
     for (std::int64_t i = 0; i < count; ++i) {
-      MMT_CHECK(same(mine[at(i)], sum_in_rank_order<T>(comm.size(), i)), "element {} of {} {}", i, count,
+      MMT_CHECK(same(mine[usize(i)], sum_in_rank_order<T>(comm.size(), i)), "element {} of {} {}", i, count,
                 name_of(dtype_of<T>));
     }
   }
@@ -67,15 +67,15 @@ void reductions(Communicator& comm) {
   sums<bf16>(comm);
   const int n = comm.size();
   for (const std::int64_t count : kCounts) {
-    std::vector<std::int64_t> high(at(count)), low(at(count)), total(at(count));
-    for (std::int64_t i = 0; i < count; ++i) high[at(i)] = low[at(i)] = (i * 7 + comm.rank()) % n - 1;
+    std::vector<std::int64_t> high(usize(count)), low(usize(count)), total(usize(count));
+    for (std::int64_t i = 0; i < count; ++i) high[usize(i)] = low[usize(i)] = (i * 7 + comm.rank()) % n - 1;
     total = high;
     comm.all_reduce(tensor(high), ReduceOp::max);
     comm.all_reduce(tensor(low), ReduceOp::min);
     comm.all_reduce(tensor(total), ReduceOp::sum);
     for (std::int64_t i = 0; i < count; ++i) {
-      MMT_CHECK(high[at(i)] == n - 2 && low[at(i)] == -1 && total[at(i)] == n * (n - 1) / 2 - n, "element {}: {} {} {}",
-                i, high[at(i)], low[at(i)], total[at(i)]);
+      MMT_CHECK(high[usize(i)] == n - 2 && low[usize(i)] == -1 && total[usize(i)] == n * (n - 1) / 2 - n,
+                "element {}: {} {} {}", i, high[usize(i)], low[usize(i)], total[usize(i)]);
     }
   }
   // A NaN on any one rank reaches all, in a maximum and a minimum too.
@@ -96,41 +96,41 @@ void gathers_and_scatters(Communicator& comm) {
   const int me = comm.rank();
   for (const std::int64_t count : kCounts) {
     std::vector<float> whole = numbers<float>(me, count * n);
-    std::vector<float> part(at(count));
+    std::vector<float> part(usize(count));
     comm.reduce_scatter(tensor(whole), tensor(part), ReduceOp::sum);
     for (std::int64_t i = 0; i < count; ++i) {
-      MMT_CHECK(same(part[at(i)], sum_in_rank_order<float>(n, me * count + i)), "element {} of {}", i, count);
+      MMT_CHECK(same(part[usize(i)], sum_in_rank_order<float>(n, me * count + i)), "element {} of {}", i, count);
     }
     // In place: the output is this rank's part of the input, the gather's input its part of the output.
     const Tensor all = tensor(whole);
     const Tensor own = all.row_range(me * count, count);
     comm.reduce_scatter(all, own, ReduceOp::sum);
-    MMT_CHECK(count == 0 || std::memcmp(own.data, part.data(), at(own.bytes())) == 0, "in place");
+    MMT_CHECK(count == 0 || std::memcmp(own.data, part.data(), usize(own.bytes())) == 0, "in place");
     comm.all_gather(own, all);
     for (std::int64_t i = 0; i < count * n; ++i) {
-      MMT_CHECK(same(whole[at(i)], sum_in_rank_order<float>(n, i)), "element {} of {}", i, count);
+      MMT_CHECK(same(whole[usize(i)], sum_in_rank_order<float>(n, i)), "element {} of {}", i, count);
     }
   }
   // Parts of their own sizes, among them empty ones.
   const auto rows_of = [](int r) { return std::int64_t{r % 3} * 2000 + r % 2; };
-  std::vector<std::vector<double>> held(at(n));
+  std::vector<std::vector<double>> held(usize(n));
   std::vector<Tensor> parts;
   for (int r = 0; r < n; ++r) {
-    held[at(r)] = numbers<double>(me, rows_of(r), 1000 * r);
-    parts.push_back(tensor(held[at(r)]));
+    held[usize(r)] = numbers<double>(me, rows_of(r), 1000 * r);
+    parts.push_back(tensor(held[usize(r)]));
   }
-  std::vector<double> mine(at(rows_of(me)));
+  std::vector<double> mine(usize(rows_of(me)));
   comm.reduce_scatter_v(parts, tensor(mine), ReduceOp::sum);
   for (std::int64_t i = 0; i < rows_of(me); ++i) {
-    MMT_CHECK(same(mine[at(i)], sum_in_rank_order<double>(n, 1000 * me + i)), "element {}", i);
+    MMT_CHECK(same(mine[usize(i)], sum_in_rank_order<double>(n, 1000 * me + i)), "element {}", i);
   }
   comm.all_gather_v(tensor(mine), parts);
   for (int r = 0; r < n; ++r) {
     for (std::int64_t i = 0; i < rows_of(r); ++i) {
-      MMT_CHECK(same(held[at(r)][at(i)], sum_in_rank_order<double>(n, 1000 * r + i)), "part {} element {}", r, i);
+      MMT_CHECK(same(held[usize(r)][usize(i)], sum_in_rank_order<double>(n, 1000 * r + i)), "part {} element {}", r, i);
     }
   }
-  comm.all_gather_v({}, std::vector<Tensor>(at(n)));
+  comm.all_gather_v({}, std::vector<Tensor>(usize(n)));
 }
 
 void broadcasts(Communicator& comm) {
@@ -151,17 +151,17 @@ void all_to_all(Communicator& comm) {
     return std::int64_t{(s + 2 * d) % 3 == 0 ? 0 : (s * n + d) % 4 == 3 ? 9000 : s + d + 1};
   };
   for (int round = 0; round < 2; ++round) {
-    std::vector<std::vector<float>> out(at(n)), in(at(n));
+    std::vector<std::vector<float>> out(usize(n)), in(usize(n));
     std::vector<Tensor> sends, recvs;
     for (int r = 0; r < n; ++r) {
-      out[at(r)] = numbers<float>(me, rows_of(me, r), 100 * r + round);
-      in[at(r)].assign(at(rows_of(r, me)), -1.0f);
-      sends.push_back(tensor(out[at(r)]));
-      recvs.push_back(tensor(in[at(r)]));
+      out[usize(r)] = numbers<float>(me, rows_of(me, r), 100 * r + round);
+      in[usize(r)].assign(usize(rows_of(r, me)), -1.0f);
+      sends.push_back(tensor(out[usize(r)]));
+      recvs.push_back(tensor(in[usize(r)]));
     }
     comm.all_to_all_v(sends, recvs);
     for (int r = 0; r < n; ++r)
-      MMT_CHECK(in[at(r)] == numbers<float>(r, rows_of(r, me), 100 * me + round), "from {}", r);
+      MMT_CHECK(in[usize(r)] == numbers<float>(r, rows_of(r, me), 100 * me + round), "from {}", r);
   }
 }
 
@@ -187,7 +187,7 @@ void messages(Communicator& comm) {
   comm.barrier();
   for (int s = n - 1; s >= 0; --s) {
     for (int k = 0; k < kMessages; ++k) {
-      std::vector<float> v(at(size_of_message(s, me, k)));
+      std::vector<float> v(usize(size_of_message(s, me, k)));
       comm.recv(tensor(v), s);
       MMT_CHECK(v == numbers<float>(s, size_of_message(s, me, k), 1000 * me + k), "message {} from {}", k, s);
     }
@@ -202,7 +202,7 @@ void splits(Communicator& comm) {
   MMT_CHECK((part == nullptr) == (me == 0), "rank {}", me);
   if (part != nullptr) {
     std::vector<std::int64_t> members = comm::all_gather(*part, std::int64_t{me});
-    MMT_CHECK(static_cast<int>(members.size()) == part->size() && members[at(part->rank())] == me, "rank {}", me);
+    MMT_CHECK(static_cast<int>(members.size()) == part->size() && members[usize(part->rank())] == me, "rank {}", me);
     for (std::size_t i = 1; i < members.size(); ++i)
       MMT_CHECK(members[i] == members[i - 1] - 2, "{} {}", members[i - 1], members[i]);
     const auto inner = part->split(0, 0, "inner");
@@ -216,12 +216,12 @@ void splits(Communicator& comm) {
 
 void shared_memory(Communicator& comm) {
   constexpr std::int64_t kCount = 50000;
-  const SharedBlock block = comm.shared_alloc(at(kCount) * sizeof(float));
+  const SharedBlock block = comm.shared_alloc(usize(kCount) * sizeof(float));
   const std::int64_t have = comm::all_reduce(comm, std::int64_t{block ? 1 : 0}, ReduceOp::sum);
   MMT_CHECK(have == 0 || have == comm.size(), "{} of {} ranks have shared memory", have, comm.size());
   if (!block) return;
-  MMT_CHECK(reinterpret_cast<std::uintptr_t>(block.data) % 64 == 0 && block.bytes == at(kCount) * sizeof(float), "{}",
-            block.bytes);
+  MMT_CHECK(reinterpret_cast<std::uintptr_t>(block.data) % 64 == 0 && block.bytes == usize(kCount) * sizeof(float),
+            "{}", block.bytes);
   const Tensor t(block.data, DType::f32, {kCount});
   for (const float v : t.span<float>()) MMT_CHECK(v == 0.0f, "not zeroed: {}", v);
   const std::vector<float> mine = numbers<float>(comm.rank(), kCount);
@@ -236,7 +236,7 @@ void shared_memory(Communicator& comm) {
   std::vector<float> outside = numbers<float>(comm.rank(), 9000);
   Tensor mixed = tensor(outside);
   if (comm.rank() % 2 == 0) {
-    std::memcpy(block.data, outside.data(), at(mixed.bytes()));
+    std::memcpy(block.data, outside.data(), usize(mixed.bytes()));
     mixed = t.row_range(0, 9000);
   }
   comm.all_reduce(mixed, ReduceOp::sum);
@@ -255,8 +255,8 @@ void values(Communicator& comm) {
   const std::string long_text(100000, static_cast<char>('a' + me));
   MMT_CHECK(comm::broadcast(comm, long_text, n - 1) == std::string(100000, static_cast<char>('a' + n - 1)),
             "broadcast");
-  const auto all = comm::all_gather(comm, std::string(at(me), 'x'));
-  for (int r = 0; r < n; ++r) MMT_CHECK(all[at(r)] == std::string(at(r), 'x'), "rank {}", r);
+  const auto all = comm::all_gather(comm, std::string(usize(me), 'x'));
+  for (int r = 0; r < n; ++r) MMT_CHECK(all[usize(r)] == std::string(usize(r), 'x'), "rank {}", r);
   agree_on_success(comm, "");
   try {
     agree_on_success(comm, me == n - 1 ? "no space" : "");
