@@ -361,7 +361,7 @@ std::span<const std::byte> SafetensorsModel::data(std::string_view name) const {
   return files_[p.file].data(files_[p.file].tensors()[p.tensor]);
 }
 
-void SafetensorsModel::read_box(std::string_view name, const TensorBox& box, DType dtype, void* out) const {
+void SafetensorsModel::read_box(std::string_view name, const h5::Box& box, DType dtype, void* out) const {
   const SafeTensor& t = tensor(name);
   const std::string& path = file_of(name);
   const std::size_t dims = t.shape.size();

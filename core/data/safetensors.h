@@ -8,6 +8,7 @@
 #pragma once
 
 #include "core/dtype.h"
+#include "core/hdf5/store.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -33,12 +34,6 @@ struct SafeTensor {
 
 /// Bits of an element of a dtype that the format knows; nothing for an unknown name.
 std::optional<int> safetensors_bits(std::string_view dtype);
-
-/// Elements [offset, offset + shape) in every dimension.
-struct TensorBox {
-  std::vector<std::int64_t> offset;
-  std::vector<std::int64_t> shape;
-};
 
 /// One file, mapped as long as the object lives.
 class SafetensorsFile {
@@ -83,7 +78,7 @@ class SafetensorsModel {
 
   /// A box of a floating-point tensor (F64, F32, F16, BF16) as f64, f32 or bf16 into contiguous `out`; only its pages
   /// are read. Rounds to nearest even where `dtype` is narrower.
-  void read_box(std::string_view name, const TensorBox& box, DType dtype, void* out) const;
+  void read_box(std::string_view name, const h5::Box& box, DType dtype, void* out) const;
 
  private:
   struct Place {

@@ -166,7 +166,7 @@ TEST_CASE("boxes of tensors are those that indexing gives, in every pair of type
     writer.write("pad", bytes_of_text("abc"));
     writer.commit();
     const SafetensorsModel m = SafetensorsModel::open(folder / "t.safetensors");
-    TensorBox box;
+    h5::Box box;
     for (const std::int64_t d : shape) {
       box.shape.push_back(pick(0, d));
       box.offset.push_back(pick(0, d - box.shape.back()));
