@@ -107,9 +107,8 @@ class Partition {
   /// By number of places less one, up to `most` (and the number of layers): the least bottleneck; kNoCut where none
   /// fits the memory.
   std::vector<Ns> bottlenecks(int most, int places_behind) const;
-  /// The best cut into `places`. Throws ConfigError with the numbers when there are fewer layers that a place can
-  /// begin with, or when no cut fits
-  /// the memory (what the best one would need).
+  /// The best cut into `places`. Throws ConfigError with the numbers when fewer layers can begin a place, or when no
+  /// cut fits the memory (what the best one would need).
   Cut cut(int places, int places_behind) const;
   /// What a given cut costs, whether it fits or not: first layers of the places, the first one 0.
   Cut cost(std::span<const int> first, int places_behind) const;

@@ -6,8 +6,6 @@
 using namespace mmt::app_test;
 using Catch::Matchers::Contains;
 
-namespace {}  // namespace
-
 TEST_CASE("options that may be repeated take one value each and may stand before the config") {
   const TinyRun tiny;
   const Outcome o = run_binary(tiny.folder(), {"validate", "--set", "train.steps=3", tiny.config(), "--json"});

@@ -1,6 +1,7 @@
 #include "core/log.h"
 
 #include "core/error.h"
+#include "tests/support/temp_folder.h"
 
 #include <catch2/catch.hpp>
 
@@ -59,8 +60,8 @@ TEST_CASE("an impossible rank is refused") {
 }
 
 TEST_CASE("the log file takes the lines of all ranks and appends") {
-  const fs::path path = fs::temp_directory_path() / "mmtrain_log_test.log";
-  fs::remove(path);
+  const test::TempFolder folder;
+  const fs::path path = folder.path() / "run.log";
   for (int run = 0; run < 2; ++run) {
     log::open_file(path.string());
     std::thread([run] {
@@ -72,7 +73,6 @@ TEST_CASE("the log file takes the lines of all ranks and appends") {
   const std::string text = read(path);
   REQUIRE_THAT(text, Catch::Contains("[rank 3] run 0 \\x1b[31mred\nsecond line\n"));
   REQUIRE_THAT(text, Catch::Contains("[rank 3] run 1"));
-  fs::remove(path);
 }
 
 TEST_CASE("a log file that cannot be opened is an error with its name") {

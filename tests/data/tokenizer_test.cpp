@@ -204,12 +204,12 @@ TEST_CASE("threads share one tokenizer") {
 }
 
 TEST_CASE("BOS and EOS come from tokenizer_config.json") {
-  const auto folder = std::filesystem::temp_directory_path() / ("mmt_tok_" + std::to_string(::getpid()));
-  std::filesystem::create_directories(folder);
-  std::ofstream(folder / "tokenizer.json") << byte_tokenizer().dump();
+  const TempFolder temporary;
+  const std::filesystem::path folder = temporary.path();
+  temporary.write("tokenizer.json", byte_tokenizer().dump());
   CHECK(Tokenizer::load(folder).eos_token().empty());
   const auto before = Tokenizer::load(folder).hash();
-  std::ofstream(folder / "tokenizer_config.json") << R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>"})";
+  temporary.write("tokenizer_config.json", R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>"})");
   CHECK(Tokenizer::load(folder).bos_token() == "<s>");
   CHECK(Tokenizer::load(folder).eos_token() == "</s>");
   CHECK(Tokenizer::load(folder).hash() != before);
