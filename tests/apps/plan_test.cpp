@@ -48,31 +48,38 @@ TEST_CASE("plan and train choose the same stages and schedule, and say why") {
 
 TEST_CASE("plan cuts so that projectors stand where the config wants them, and that plan runs") {
   const TinyRun tiny;
-  for (const std::string side : {"encoder", "llm"}) {
-    const Set set = with(kPipeline, {"parallel.layout.all.pp=3", "modules.eyes.projector.place=" + side,
-                                     "modules.ears.projector.place=" + side});
-    const json plan = plan_of(tiny, set, 3);
-    for (const std::string m : {"eyes", "ears"}) {
-      // The place that computes the projector, as a stage of its own or as the end of the encoder's.
-      std::string at;
-      for (const json& place : plan.at("places")) {
-        for (const json& stage : place.at("stages")) {
-          const auto name = stage.get<std::string>();
-          if (name.starts_with(m + " ") && name.ends_with("projector")) at += place.at("stages").dump();
-        }
+  // Towers so deep that the LLM begins behind them.
+  const Set deep = with(kPipeline, {"parallel.layout.all.pp=3", "modules.eyes.layers=12", "modules.ears.layers=12",
+                                    "modules.llm.layers=2"});
+  const auto placed = [&](const std::string& side) {
+    return with(deep, {"modules.eyes.projector.place=" + side, "modules.ears.projector.place=" + side});
+  };
+  /// Stages at the place that computes a module's projector, as a stage of its own or as the end of the tower's.
+  const auto beside = [&](const std::string& side, const std::string& module) {
+    std::string at;
+    const json plan = plan_of(tiny, placed(side), 3);
+    for (const json& place : plan.at("places")) {
+      for (const json& stage : place.at("stages")) {
+        const auto name = stage.get<std::string>();
+        if (name.starts_with(module + " ") && name.ends_with("projector")) at += place.at("stages").dump();
       }
-      INFO(side << ", " << m << ": " << at);
-      REQUIRE(!at.empty());
-      if (side == "llm") CHECK_THAT(at, Contains("llm embed"));
-      if (side == "encoder") CHECK_THAT(at, Contains(m) && Contains("-projector") && !Contains(m + " projector"));
     }
-    require_done(tiny.run(
-        "train",
-        with(set, {"run.output_dir=" + side, "train.steps=2", "eval.every_steps=0", "learning_rate.warmup_steps=0"}),
-        {.ranks = 3}));
+    REQUIRE(!at.empty());
+    return at;
+  };
+  CHECK_THAT(beside("auto", "eyes"), !Contains("llm embed"));  // what the others must differ from
+  for (const std::string m : {"eyes", "ears"}) {
+    CHECK_THAT(beside("llm", m), Contains("llm embed"));
+    CHECK_THAT(beside("encoder", m), Contains("-projector"));
   }
-  const auto losses = [&](const std::string& run) { return read_metrics(tiny.folder() / run).at(1).at("loss"); };
-  CHECK(losses("encoder") == losses("llm"));  // where a layer stands changes no sum
+  const auto loss = [&](const std::string& side) {
+    require_done(tiny.run("train",
+                          with(placed(side), {"run.output_dir=" + side, "train.steps=2", "eval.every_steps=0",
+                                              "learning_rate.warmup_steps=0"}),
+                          {.ranks = 3}));
+    return read_metrics(tiny.folder() / side).at(1).at("loss");
+  };
+  CHECK(loss("encoder") == loss("llm"));  // where a layer stands changes no sum
 }
 
 TEST_CASE("plan: a table of every place, for any number of ranks, without MPI") {
