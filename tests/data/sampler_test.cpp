@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <map>
+#include <numeric>
+#include <random>
 #include <set>
 
 #include "core/data/report.h"
@@ -97,6 +99,43 @@ TEST_CASE("mixtures visit each set by its weight") {
   std::set<int> seen;
   for (std::int64_t p = 0; p < 45; ++p) seen.insert(s.at(p).set);
   CHECK(seen.size() == 3);
+}
+
+TEST_CASE("random mixtures give every epoch its exact share of each set, and every sample its turn") {
+  std::mt19937 rng(11);
+  for (int round = 0; round < 40; ++round) {
+    std::vector<SampledSet> sets;
+    std::vector<std::int64_t> share;  // by whole numbers: size x weight, cut
+    for (std::size_t n = 1 + rng() % 4; n > 0; --n) {
+      const std::int64_t size = 1 + rng() % 40, ppm = rng() % 3'000'000;
+      sets.push_back({size, ppm});
+      share.push_back(ppm == 0 ? 0 : std::max<std::int64_t>(1, size * ppm / 1'000'000));
+    }
+    sets.push_back({25, 1'000'000});
+    share.push_back(25);
+    const Sampler s(rng(), sets, rng() % 4 != 0);
+    const std::int64_t epoch = std::accumulate(share.begin(), share.end(), std::int64_t{0});
+    REQUIRE(s.epoch_size() == epoch);
+    std::map<std::pair<int, std::int64_t>, int> all;
+    for (std::int64_t e = 0; e < 5; ++e) {
+      std::vector<std::int64_t> drawn(sets.size(), 0);
+      for (const auto& [draw, count] : counts(s, e * epoch, (e + 1) * epoch)) {
+        drawn[static_cast<std::size_t>(draw.first)] += count;
+        all[draw] += count;
+      }
+      CHECK(drawn == share);
+    }
+    // Over all epochs no sample is drawn more than once more often than another of its set.
+    for (std::size_t set = 0; set < sets.size(); ++set) {
+      int least = 1000, most = 0;
+      for (std::int64_t i = 0; i < sets[set].size; ++i) {
+        const auto found = all.find({static_cast<int>(set), i});
+        least = std::min(least, found == all.end() ? 0 : found->second);
+        most = std::max(most, found == all.end() ? 0 : found->second);
+      }
+      CHECK(most - least <= 1);
+    }
+  }
 }
 
 TEST_CASE("batches continue into the next epoch or end with it") {
