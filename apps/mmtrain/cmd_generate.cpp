@@ -19,7 +19,7 @@ data::Record prompt_record(const Arguments& a) {
   record.id = "prompt";
   data::Turn turn;
   const auto add = [&](data::Modality modality, const std::string& path) {
-    record.media.push_back({modality, std::filesystem::absolute(path).relative_path().string()});
+    record.media.push_back({modality, path, std::filesystem::absolute(path)});
     turn.parts.push_back({"", static_cast<std::int32_t>(record.media.size()) - 1});
   };
   std::size_t images = 0, audios = 0;
@@ -85,17 +85,17 @@ int run_generate(Job& job, const Arguments& a) {
   options.stop = &stop_requested();
   Generator generator(inference.config, *inference.model, *inference.preparer, inference.stream);
   if (prompted) {
-    print(a, "", record, generator.answer(record, "/", 0, options));
+    print(a, "", record, generator.answer(record, 0, options));
     return kDone;
   }
   const std::int64_t count = a.samples > 0 ? a.samples : config.eval.generate > 0 ? config.eval.generate : 4;
   for (const SetConfig& set : config.eval.sets) {
-    const data::RecordFile file = data::RecordFile::open(set.path);
-    for (std::int64_t i = 0; i < std::min(count, file.size()) && !stop_requested(); ++i) {
+    const auto records = data::open_records(set_spec(config, set));
+    for (std::int64_t i = 0; i < std::min(count, records->size()) && !stop_requested(); ++i) {
       const std::string where = fmt::format("{}: sample {}", set.name, i);
       try {
-        const data::Record sample = file.read(i);
-        print(a, set.name, sample, generator.answer(sample, set.media_root, static_cast<std::uint64_t>(i), options));
+        const data::Record sample = records->read(i);
+        print(a, set.name, sample, generator.answer(sample, static_cast<std::uint64_t>(i), options));
       } catch (const DataError& e) {
         log::warning("{}: {}", where, e.what());
       }

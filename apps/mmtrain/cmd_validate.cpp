@@ -29,15 +29,14 @@ void decode_all(const data::DatasetIndex& index, const data::Preparation& prepar
   std::vector<float> values;
   for (const std::int64_t i : index.usable()) {
     if (stop_requested()) return;
-    const std::string where = index.file().where(i);
+    const std::string where = index.records().where(i);
     try {
-      const data::Record record = index.file().read(i);
+      const data::Record record = index.records().read(i);
       for (const data::Item& item : index.entry(i).items) {
         values.resize(static_cast<std::size_t>(item.shape.input_rows) *
                       static_cast<std::size_t>(item.shape.input_cols));
-        const auto path =
-            data::media_path(index.spec().media_root, record.media[static_cast<std::size_t>(item.media)].path, where);
-        preparation.encoders[static_cast<std::size_t>(item.encoder)].load(path, where, item.shape, item.part, values);
+        const data::MediaSource& source = record.media[static_cast<std::size_t>(item.media)].source;
+        preparation.encoders[static_cast<std::size_t>(item.encoder)].load(source, where, item.shape, item.part, values);
       }
     } catch (const DataError& e) {
       --check.usable;
@@ -52,8 +51,7 @@ SetCheck check_set(const Config& c, const SetConfig& set, const Preparer& prepar
   options.threads = static_cast<int>(std::max<std::int64_t>(c.data.workers, 2));
   options.write = false;
   options.stop = &stop_requested();
-  const data::DatasetIndex index = data::DatasetIndex::build({set.name, set.path, set.media_root, c.data.index_dir},
-                                                             preparer.preparation(), options);
+  const data::DatasetIndex index = data::DatasetIndex::build(set_spec(c, set), preparer.preparation(), options);
   SetCheck check{set.name, index.size(), static_cast<std::int64_t>(index.usable().size()), index.faults(), {}};
   for (std::int64_t i = 0; i < index.indexed() && check.messages.size() < kShown; ++i) {
     if (index.entry(i).fault) check.messages.push_back(index.explain(i, preparer.preparation()));

@@ -115,12 +115,16 @@ void build_on_first(comm::Communicator& world, std::vector<data::DatasetIndex>& 
 
 }  // namespace
 
+data::SetSpec set_spec(const Config& c, const SetConfig& set) {
+  return {set.name, set.path, set.media_root, c.data.index_dir, data::SetFormat::records};
+}
+
 std::vector<data::DatasetIndex> open_indexes(const Config& c, const std::vector<SetConfig>& sets,
                                              const Preparer& preparer, comm::Communicator& world,
                                              const std::atomic<bool>* stop, bool training) {
   std::vector<data::DatasetIndex> indexes;
   for (const SetConfig& set : sets) {
-    data::SetSpec spec{set.name, set.path, set.media_root, c.data.index_dir};
+    const data::SetSpec spec = set_spec(c, set);
     data::IndexOptions options;
     options.stop = stop;
     options.threads = static_cast<int>(std::max<std::int64_t>(c.data.workers, world.size()));

@@ -32,6 +32,9 @@ class Preparer {
   data::Preparation preparation_;
 };
 
+/// What the data layer needs to know of a set.
+data::SetSpec set_spec(const Config& config, const SetConfig& set);
+
 /// Indexes of the sets, built by rank 0 and read by the others; all ranks agree that they see the same samples.
 /// Throws Agreed: kRequeue when `stop` was set, kUsage for a set without a usable sample (with the counts of what is
 /// wrong with them), and under `bad_samples: error` any bad sample (naming the first ones).

@@ -99,8 +99,8 @@ void Generator::forward(std::size_t stage, run::Rows& rows, std::span<const Tens
   }
 }
 
-Tensor Generator::encode(std::size_t encoder, const data::Record& record, const std::filesystem::path& media_root,
-                         const data::Prepared& prompt, const plan::SampleMeta& meta, OwnedTensor& memory) {
+Tensor Generator::encode(std::size_t encoder, const data::Record& record, const data::Prepared& prompt,
+                         const plan::SampleMeta& meta, OwnedTensor& memory) {
   constexpr std::int32_t kOnly[] = {0};
   const plan::RowsPlan plan =
       plan::encoder_rows(std::span(&meta, 1), kOnly, static_cast<int>(encoder), model_.encoder_rows[encoder]);
@@ -120,19 +120,16 @@ Tensor Generator::encode(std::size_t encoder, const data::Record& record, const 
     const data::Item& item = prompt.items[static_cast<std::size_t>(run.item)];
     if (static_cast<std::size_t>(item.encoder) != encoder) continue;
     const std::string where = record.id.empty() ? "prompt" : record.id;
-    const std::filesystem::path path =
-        data::media_path(media_root, record.media[static_cast<std::size_t>(item.media)].path, where);
-    preparer_.preparation().encoders[encoder].load(path, where, item.shape, item.part,
-                                                   rows.source_of(at++).span<float>());
+    preparer_.preparation().encoders[encoder].load(record.media[static_cast<std::size_t>(item.media)].source, where,
+                                                   item.shape, item.part, rows.source_of(at++).span<float>());
   }
   forward(encoder, rows.rows(), {}, memory, nullptr);
   return memory;
 }
 
-Answer Generator::answer(const data::Record& record, const std::filesystem::path& media_root, std::uint64_t number,
-                         const GenerateOptions& options) {
+Answer Generator::answer(const data::Record& record, std::uint64_t number, const GenerateOptions& options) {
   const data::Prepared prompt =
-      data::prepare(preparer_.preparation(), record, media_root, record.id.empty() ? "prompt" : record.id, true);
+      data::prepare(preparer_.preparation(), record, record.id.empty() ? "prompt" : record.id, true);
   data::IndexEntry entry;
   entry.tokens = static_cast<std::int32_t>(prompt.ids.size());
   entry.items = prompt.items;
@@ -168,7 +165,7 @@ Answer Generator::answer(const data::Record& record, const std::filesystem::path
   std::vector<Tensor> ports;
   std::vector<int> edges;
   for (std::size_t e = 0; e < stage; ++e) {
-    ports.push_back(encode(e, record, media_root, prompt, meta, memories[e]));
+    ports.push_back(encode(e, record, prompt, meta, memories[e]));
     edges.push_back(static_cast<int>(e));
   }
   constexpr std::int32_t kOnly[] = {0};

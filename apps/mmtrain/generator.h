@@ -35,13 +35,12 @@ class Generator {
   /// Answers the record's last user turn (a trailing assistant turn is left out). Draws are addressed by `number`, so
   /// that an answer does not depend on what was generated before it. Throws DataError for media that cannot be used,
   /// ConfigError when prompt and answer do not fit the model's positions.
-  Answer answer(const data::Record& record, const std::filesystem::path& media_root, std::uint64_t number,
-                const GenerateOptions& options);
+  Answer answer(const data::Record& record, std::uint64_t number, const GenerateOptions& options);
 
  private:
   struct Sequence;
-  Tensor encode(std::size_t encoder, const data::Record& record, const std::filesystem::path& media_root,
-                const data::Prepared& prompt, const plan::SampleMeta& meta, OwnedTensor& memory);
+  Tensor encode(std::size_t encoder, const data::Record& record, const data::Prepared& prompt,
+                const plan::SampleMeta& meta, OwnedTensor& memory);
   void forward(std::size_t stage, run::Rows& rows, std::span<const Tensor> ports, const Tensor& out,
                Sequence* sequence);
 

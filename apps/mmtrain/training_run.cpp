@@ -251,9 +251,8 @@ void Trainer::show_answers() {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t sample = index.usable()[static_cast<std::size_t>(i)];
       try {
-        const data::Record record = index.file().read(sample);
-        const Answer answer =
-            generator.answer(record, index.spec().media_root, static_cast<std::uint64_t>(sample), options);
+        const data::Record record = index.records().read(sample);
+        const Answer answer = generator.answer(record, static_cast<std::uint64_t>(sample), options);
         const DialogueText text = dialogue_text(record);
         log::info("{} sample {}: {}\n  answer: {}{}\n  reference: {}", index.spec().name, sample, text.prompt,
                   answer.text, answer.ended ? "" : " ...", text.reference);

@@ -8,7 +8,6 @@
 #include <memory>
 #include <mutex>
 
-#include "core/data/file.h"
 #include "core/error.h"
 
 namespace mmt::data {
@@ -50,8 +49,8 @@ std::int32_t narrow(std::int64_t n) {
   return static_cast<std::int32_t>(n);
 }
 
-ImageInfo image_header(const std::filesystem::path& path, const ImageOptions& options, const std::string& where) {
-  std::vector<std::byte> bytes = read_media_file(path, where, kMaxMediaBytes, DataFault::image_too_large, kHeaderBytes);
+ImageInfo image_header(const MediaSource& source, const ImageOptions& options, const std::string& where) {
+  std::vector<std::byte> bytes = source.read(where, kMaxMediaBytes, DataFault::image_too_large, kHeaderBytes);
   if (static_cast<std::int64_t>(bytes.size()) == kHeaderBytes) {  // there may be more
     // A JPEG has all that matters in front; others may keep their orientation behind the pixels.
     if (bytes[0] == std::byte{0xFF} && bytes[1] == std::byte{0xD8}) {
@@ -60,7 +59,7 @@ ImageInfo image_header(const std::filesystem::path& path, const ImageOptions& op
       } catch (const DataError&) {  // the header is longer than usual
       }
     }
-    bytes = read_media_file(path, where, kMaxMediaBytes, DataFault::image_too_large);
+    bytes = source.read(where, kMaxMediaBytes, DataFault::image_too_large);
   }
   return read_image_info(bytes, options, where);
 }
@@ -79,8 +78,8 @@ std::vector<ItemShape> audio_shapes(const AudioProcessing& processing, std::int6
   return shapes;
 }
 
-std::string in_file(const std::string& where, const std::filesystem::path& path) {
-  return fmt::format("{}: {}", where, path.string());
+std::string in_source(const std::string& where, const MediaSource& source) {
+  return fmt::format("{}: {}", where, source.name());
 }
 
 }  // namespace
@@ -102,9 +101,9 @@ EncoderInput image_input(const std::string& module, const ImageOptions& options,
                           static_cast<int>(processing.fit), processing.height, processing.width, processing.resize,
                           processing.pad_to_square, processing.max_canvas_pixels, processing.patch, class_token,
                           static_cast<int>(select), max_rows));
-  input.measure = [options, processing, shape](const std::filesystem::path& path, const std::string& where) {
-    const std::string place = in_file(where, path);
-    const ImageInfo info = image_header(path, options, place);
+  input.measure = [options, processing, shape](const MediaSource& source, const std::string& where) {
+    const std::string place = in_source(where, source);
+    const ImageInfo info = image_header(source, options, place);
     const std::int64_t side = std::max(info.width, info.height);
     if (processing.pad_to_square && side * side > processing.max_canvas_pixels) {
       throw DataError(DataFault::image_too_large, place,
@@ -114,12 +113,11 @@ EncoderInput image_input(const std::string& module, const ImageOptions& options,
     return std::vector<ItemShape>{shape};
   };
   auto pool = std::make_shared<Pool<ImageProcessor, ImageProcessing>>(processing);
-  input.load = [options, shape, pool](const std::filesystem::path& path, const std::string& where,
-                                      const ItemShape& planned, int part, std::span<float> out) {
+  input.load = [options, shape, pool](const MediaSource& source, const std::string& where, const ItemShape& planned,
+                                      int part, std::span<float> out) {
     MMT_CHECK(planned == shape && part == 0, "a picture planned with other settings");
-    const std::string place = in_file(where, path);
-    const Image image =
-        decode_image(read_media_file(path, place, kMaxMediaBytes, DataFault::image_too_large), options, place);
+    const std::string place = in_source(where, source);
+    const Image image = decode_image(source.read(place, kMaxMediaBytes, DataFault::image_too_large), options, place);
     pool->use([&](ImageProcessor& p) { p.patches(image, out, place); });
   };
   return input;
@@ -136,18 +134,17 @@ EncoderInput audio_input(const std::string& module, const AudioOptions& options,
                                   options.max_rate, options.max_seconds, static_cast<int>(rule.window),
                                   static_cast<int>(rule.over_long), rule.max_frames, rule.hop, rule.pool,
                                   processing.rate, processing.num_mel_bins, processing.fft, max_rows));
-  input.measure = [options, processing](const std::filesystem::path& path, const std::string& where) {
-    const std::string place = in_file(where, path);
+  input.measure = [options, processing](const MediaSource& source, const std::string& where) {
+    const std::string place = in_source(where, source);
     const AudioInfo info =
-        read_audio_info(read_media_file(path, place, kMaxMediaBytes, DataFault::audio_too_long), options, place);
+        read_audio_info(source.read(place, kMaxMediaBytes, DataFault::audio_too_long), options, place);
     return audio_shapes(processing, info.samples, place);
   };
   auto pool = std::make_shared<Pool<AudioProcessor, AudioProcessing>>(processing);
-  input.load = [options, processing, pool](const std::filesystem::path& path, const std::string& where,
+  input.load = [options, processing, pool](const MediaSource& source, const std::string& where,
                                            const ItemShape& planned, int part, std::span<float> out) {
-    const std::string place = in_file(where, path);
-    const Audio audio =
-        decode_audio(read_media_file(path, place, kMaxMediaBytes, DataFault::audio_too_long), options, place);
+    const std::string place = in_source(where, source);
+    const Audio audio = decode_audio(source.read(place, kMaxMediaBytes, DataFault::audio_too_long), options, place);
     const auto samples = static_cast<std::int64_t>(audio.samples.size());
     const auto chunks = audio_chunks(processing.rows, samples);
     const auto shapes = audio_shapes(processing, samples, place);

@@ -7,7 +7,6 @@
 
 #include <array>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <span>
 #include <string>
@@ -31,13 +30,12 @@ struct EncoderInput {
   Modality modality = Modality::image;
   std::int32_t max_rows = 0;  ///< cap on inner_rows of one item (its block's cap); 0: none
   std::uint64_t key = 0;      ///< hash of everything that changes the measures (part of the index key)
-  /// The items that a file becomes (one; several when a long clip is cut into chunks), each of at least one row. Reads
-  /// headers, decodes only where the length needs it. `where` begins the message of a DataError. Thread-safe.
-  std::function<std::vector<ItemShape>(const std::filesystem::path&, const std::string& where)> measure;
+  /// The items that a medium becomes (one; several when a long clip is cut into chunks), each of at least one row.
+  /// Reads headers, decodes only where the length needs it. `where` begins the message of a DataError. Thread-safe.
+  std::function<std::vector<ItemShape>(const MediaSource&, const std::string& where)> measure;
   /// Decodes item `part` of the file into `out`, (input_rows, input_cols) row-major. Throws DataError, also when the
   /// file no longer has that shape. Thread-safe.
-  std::function<void(const std::filesystem::path&, const std::string& where, const ItemShape&, int part,
-                     std::span<float> out)>
+  std::function<void(const MediaSource&, const std::string& where, const ItemShape&, int part, std::span<float> out)>
       load;
 };
 

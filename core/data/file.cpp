@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/error.h"
+
 namespace mmt::data {
 namespace {
 
@@ -72,26 +74,6 @@ std::string read_text_file(const std::filesystem::path& path, std::int64_t max_b
   }
   text.resize(done);
   return text;
-}
-
-std::vector<std::byte> read_media_file(const std::filesystem::path& path, const std::string& where,
-                                       std::int64_t max_bytes, DataFault too_large, std::int64_t prefix) {
-  const Descriptor file(path);
-  std::string problem;
-  std::int64_t size = regular_size(file, problem);
-  if (size < 0) throw DataError(DataFault::missing_file, where, problem);
-  if (size > max_bytes) {
-    throw DataError(too_large, path.string(),
-                    fmt::format("{} bytes, more than the {} that are accepted", size, max_bytes));
-  }
-  if (prefix > 0 && prefix < size) size = prefix;
-  std::vector<std::byte> bytes(static_cast<std::size_t>(size));
-  std::size_t done = 0;
-  if (!read_all(file.get(), static_cast<char*>(static_cast<void*>(bytes.data())), bytes.size(), done, problem)) {
-    throw DataError(DataFault::missing_file, where, problem);
-  }
-  bytes.resize(done);
-  return bytes;
 }
 
 }  // namespace mmt::data

@@ -95,7 +95,7 @@ std::uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(),
 
 struct DatasetIndex::Impl {
   SetSpec spec;
-  std::optional<RecordFile> records;
+  std::unique_ptr<const RecordSource> records;
   IndexTable table;
   std::vector<std::int64_t> usable;
   std::filesystem::path path;
@@ -104,7 +104,7 @@ struct DatasetIndex::Impl {
 
   Prepared prepare_sample(std::int64_t sample, const Preparation& preparation) const {
     const Record record = records->read(sample);
-    return prepare(preparation, record, spec.media_root, with_id(records->where(sample), record.id));
+    return prepare(preparation, record, with_id(records->where(sample), record.id));
   }
   void index_sample(std::int64_t sample, const Preparation& preparation, IndexTable& into) const {
     const std::int64_t offset = records->offset(sample);
@@ -244,14 +244,19 @@ DatasetIndex DatasetIndex::build(const SetSpec& spec, const Preparation& prepara
   auto impl = std::make_unique<Impl>();
   impl->spec = spec;
   if (impl->spec.name.empty()) impl->spec.name = spec.path.filename().string();
-  impl->records = RecordFile::open(spec.path);
-  const RecordFile& records = *impl->records;
+  OpenOptions open;
+  open.threads = options.threads;
+  open.stop = options.stop;
+  open.write = options.write;
+  if (options.progress) open.progress = [&](std::int64_t found) { options.progress({0, found, 0}); };
+  impl->records = open_records(spec, open);
+  const RecordSource& records = *impl->records;
+  if (!records.whole()) return DatasetIndex(std::move(impl));  // stopped: what an earlier build left stays as it is
   const std::uint64_t settings =
       combine({preparation.key(), hash_of((spec.media_root / "").lexically_normal().string())});
-  impl->key = combine(
-      {settings, static_cast<std::uint64_t>(records.bytes()), static_cast<std::uint64_t>(records.modified_ns())});
-  const std::filesystem::path folder = spec.index_folder.empty() ? spec.path.parent_path() : spec.index_folder;
-  impl->path = folder / fmt::format("{}.{:016x}.mmtindex", spec.path.filename().string(), settings);
+  impl->key = combine({settings, records.stamp()});
+  const auto [folder, name] = beside_data(spec);
+  impl->path = folder / fmt::format("{}.{:016x}.mmtindex", name, settings);
   if (!spec.index_folder.empty() && options.write) {
     std::error_code failed;
     std::filesystem::create_directories(folder, failed);
@@ -283,7 +288,7 @@ DatasetIndex::DatasetIndex(DatasetIndex&&) noexcept = default;
 DatasetIndex& DatasetIndex::operator=(DatasetIndex&&) noexcept = default;
 
 const SetSpec& DatasetIndex::spec() const { return impl_->spec; }
-const RecordFile& DatasetIndex::file() const { return *impl_->records; }
+const RecordSource& DatasetIndex::records() const { return *impl_->records; }
 std::int64_t DatasetIndex::size() const { return impl_->records->size(); }
 std::int64_t DatasetIndex::indexed() const { return impl_->table.size(); }
 std::int64_t DatasetIndex::reused() const { return impl_->reused; }

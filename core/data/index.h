@@ -3,7 +3,7 @@
 // stopped build goes on where it ended.
 #pragma once
 
-#include "core/data/record_file.h"
+#include "core/data/record_source.h"
 #include "core/data/sample.h"
 #include "core/error.h"
 
@@ -18,12 +18,6 @@
 #include <vector>
 
 namespace mmt::data {
-
-struct SetSpec {
-  std::string name;  ///< in messages and reports
-  std::filesystem::path path, media_root;
-  std::filesystem::path index_folder;  ///< empty: beside the data
-};
 
 /// What is known about one sample. Views stay valid as long as the index.
 struct IndexEntry {
@@ -53,7 +47,7 @@ struct IndexOptions {
 class DatasetIndex {
  public:
   /// Reads what an earlier build left, if its key fits, and builds the rest. A file that is damaged, cut or of another
-  /// key is rebuilt from its last sound piece; it never makes the run fail. Throws ConfigError for the data file itself
+  /// key is rebuilt from its last sound piece; it never makes the run fail. Throws ConfigError for the data itself
   /// (or an index folder that cannot be written) and std::logic_error for bugs; bad samples become faults.
   static DatasetIndex build(const SetSpec& spec, const Preparation& preparation, const IndexOptions& options);
   ~DatasetIndex();
@@ -61,10 +55,10 @@ class DatasetIndex {
   DatasetIndex& operator=(DatasetIndex&&) noexcept;
 
   const SetSpec& spec() const;
-  const RecordFile& file() const;
-  std::int64_t size() const;     ///< records in the file
+  const RecordSource& records() const;
+  std::int64_t size() const;     ///< samples in the set
   std::int64_t indexed() const;  ///< the first `indexed()` are known; less than size() only after a stop
-  bool complete() const { return indexed() == size(); }
+  bool complete() const { return records().whole() && indexed() == size(); }
   std::int64_t reused() const;  ///< how many came from the file of an earlier build
   IndexEntry entry(std::int64_t sample) const;
   /// The message behind an entry's fault, made again from the file (for reports; empty when it is usable now).

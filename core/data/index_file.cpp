@@ -176,7 +176,7 @@ std::string write_index_chunk(std::int64_t first_sample, const IndexTable& chunk
 }
 
 std::optional<IndexTable> read_index_chunk(std::string_view file, std::size_t& at, std::int64_t first_sample,
-                                           const RecordFile& records, std::size_t num_encoders,
+                                           const RecordSource& records, std::size_t num_encoders,
                                            std::uint64_t& payload_hash) {
   if (at > file.size() || file.size() - at < kChunkHeaderBytes) return std::nullopt;
   const auto bytes = get<std::uint32_t>(file, at + 4);

@@ -47,7 +47,7 @@ std::string write_index_chunk(std::int64_t first_sample, const IndexTable& chunk
 /// Reads the chunk at `at` of the file's text and moves `at` behind it; nothing when it is not sound. `offsets` and
 /// `num_encoders` bound what entries may say.
 std::optional<IndexTable> read_index_chunk(std::string_view file, std::size_t& at, std::int64_t first_sample,
-                                           const RecordFile& records, std::size_t num_encoders,
+                                           const RecordSource& records, std::size_t num_encoders,
                                            std::uint64_t& payload_hash);
 
 }  // namespace mmt::data

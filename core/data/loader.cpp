@@ -75,8 +75,8 @@ struct Loader::Impl {
 /// Reads the record, makes its rows and decodes the wanted media. Throws DataError.
 void Loader::Impl::fill(const Wanted& wanted, const IndexEntry& planned, LoadedSample& out) const {
   const DatasetIndex& set = *sets[static_cast<std::size_t>(wanted.set)];
-  const Record record = set.file().read(wanted.sample);
-  const std::string where = with_id(set.file().where(wanted.sample), record.id);
+  const Record record = set.records().read(wanted.sample);
+  const std::string where = with_id(set.records().where(wanted.sample), record.id);
   if (wanted.text) {
     Shapes shapes(preparation.encoders.size(), std::vector<std::vector<ItemShape>>(record.media.size()));
     for (const Item& item : planned.items) {
@@ -99,9 +99,8 @@ void Loader::Impl::fill(const Wanted& wanted, const IndexEntry& planned, LoadedS
     const Item& item = planned.items[static_cast<std::size_t>(loaded.item)];
     const auto media = static_cast<std::size_t>(item.media);
     if (media >= record.media.size()) throw DataError(DataFault::bad_record, where, "has changed since it was indexed");
-    const std::filesystem::path path = media_path(set.spec().media_root, record.media[media].path, where);
-    preparation.encoders[static_cast<std::size_t>(item.encoder)].load(path, where, item.shape, item.part,
-                                                                      loaded.values);
+    preparation.encoders[static_cast<std::size_t>(item.encoder)].load(record.media[media].source, where, item.shape,
+                                                                      item.part, loaded.values);
   }
 }
 

@@ -21,9 +21,18 @@ const json* find(const json& object, const char* key) {
   return it == object.end() || it->is_null() ? nullptr : &*it;
 }
 
+/// What `{"url": ...}` or `{"path": ...}` holds; anything else itself.
+const json& path_in(const json& file) {
+  for (const char* key : {"url", "path"}) {
+    const json* path = file.is_object() ? find(file, key) : nullptr;
+    if (path != nullptr) return *path;
+  }
+  return file;
+}
+
 class Parser {
  public:
-  explicit Parser(std::string where) : where_(std::move(where)) {}
+  Parser(std::string where, const ImpliedMedia& implied) : where_(std::move(where)), implied_(implied) {}
 
   Record parse(const json& source) {
     if (!source.is_object()) refuse(fmt::format("a sample is an object, not {}", source.type_name()));
@@ -32,9 +41,10 @@ class Parser {
       record_.id = id->is_string() ? id->get<std::string>() : id->dump();
       where_ = with_id(where_, record_.id);
     }
-    for (const char* key : {"video", "videos"}) {
-      if (const json* v = find(source, key); v != nullptr && !v->empty())
-        refuse(fmt::format("\"{}\" is not supported", key));
+    for (const char* key : {"video", "videos", "tools"}) {
+      const json* v = find(source, key);
+      const bool none = v == nullptr || v->empty() || *v == "" || *v == "[]";
+      if (!none) refuse(fmt::format("\"{}\" is not supported", key));
     }
     for (const Modality m : kModalities) read_files(source, m);
     if (const json* system = find(source, "system")) {
@@ -57,10 +67,16 @@ class Parser {
     const json *single = find(source, one.c_str()), *list = find(source, many.c_str());
     if (single != nullptr && list != nullptr) refuse(fmt::format("both \"{}\" and \"{}\" are given", one, many));
     const json* files = single != nullptr ? single : list;
-    if (files == nullptr) return;
     auto& paths = files_[static_cast<std::size_t>(modality)];
+    if (files == nullptr) {
+      const auto& implied = modality == Modality::image ? implied_.images : implied_.audios;
+      if (!implied.empty()) paths = implied;
+      return;
+    }
+    listed_[static_cast<std::size_t>(modality)] = true;
     paths.emplace();
-    const auto add = [&](const json& path) {
+    const auto add = [&](const json& file) {
+      const json& path = path_in(file);
       if (!path.is_string()) refuse(fmt::format("\"{}\" holds {}, where a path is expected", many, path.type_name()));
       if (paths->size() == kMaxMedia) refuse(fmt::format("more than {} {}", kMaxMedia, many));
       paths->push_back(path.get<std::string>());
@@ -81,10 +97,11 @@ class Parser {
       const char* name;
       Role role;
     };
-    constexpr Name names[] = {{"human", Role::user},       {"user", Role::user},
-                              {"gpt", Role::assistant},    {"assistant", Role::assistant},
-                              {"system", Role::system},    {"function_call", Role::assistant},
-                              {"observation", Role::tool}, {"tool", Role::tool}};
+    constexpr Name names[] = {
+        {"human", Role::user},          {"user", Role::user},       {"gpt", Role::assistant},
+        {"assistant", Role::assistant}, {"system", Role::system},   {"function_call", Role::assistant},
+        {"observation", Role::tool},    {"tool", Role::tool},       {"tool_call", Role::assistant},
+        {"tool_response", Role::tool},  {"developer", Role::system}};
     for (const Name& n : names) {
       if (text == n.name) return n.role;
     }
@@ -175,29 +192,40 @@ class Parser {
       if (text == nullptr || !text->is_string()) refuse(fmt::format("turn {}: a text part without \"text\"", number));
       return add_text(turn, text->get_ref<const std::string&>());
     }
-    const bool image = name == "image" || name == "image_url";
-    if (!image && name != "audio" && name != "audio_url") {
+    const bool image = name == "image" || name == "image_url", encoded = name == "input_audio";
+    if (!image && !encoded && name != "audio" && name != "audio_url") {
       refuse(fmt::format("turn {}: content of type {:?} is not supported", number, name.substr(0, 40)));
     }
     if (turn.role == Role::assistant) refuse(fmt::format("turn {}: media in an assistant turn", number));
     const Modality modality = image ? Modality::image : Modality::audio;
     const json* path = find(part, name.c_str());
-    for (const char* key : {"url", "path"}) {
-      if (path != nullptr && path->is_object()) {
-        path = find(*path, key) != nullptr ? find(*path, key) : path;
-      } else if (path == nullptr) {
-        path = find(part, key);
+    if (encoded) {
+      const json* bytes = path != nullptr && path->is_object() ? find(*path, "data") : nullptr;
+      if (bytes == nullptr || !bytes->is_string()) {
+        refuse(fmt::format("turn {}: an input_audio part without \"data\"", number));
       }
+      const std::string& text = bytes->get_ref<const std::string&>();
+      return add_named(turn, modality, text.starts_with("data:") ? text : "data:audio;base64," + text);
+    }
+    for (const char* key : {"url", "path"}) {
+      if (path == nullptr) path = find(part, key);
     }
     if (path == nullptr) {
       inline_slots_ = true;
       return add_slot(turn, modality);
     }
+    path = &path_in(*path);
     if (!path->is_string())
       refuse(fmt::format("turn {}: the path of a {} part is not text", number, name_of(modality)));
+    add_named(turn, modality, path->get<std::string>());
+  }
+
+  /// A slot with its own file, not one of the listed.
+  void add_named(Turn& turn, Modality modality, std::string path) {
     if (record_.media.size() >= kMaxMedia) refuse(fmt::format("more than {} media", kMaxMedia));
     turn.parts.push_back({"", static_cast<std::int32_t>(record_.media.size())});
-    record_.media.push_back({modality, path->get<std::string>()});
+    record_.media.push_back({modality, std::move(path)});
+    named_[static_cast<std::size_t>(modality)] = true;
   }
 
   void check_counts() const {
@@ -205,6 +233,7 @@ class Parser {
       const auto at = static_cast<std::size_t>(m);
       const std::size_t files = files_[at] ? files_[at]->size() : 0;
       if (slots_[at] == files) continue;
+      if (!listed_[at] && named_[at] && slots_[at] == 0) continue;  // its parts name what they want themselves
       refuse(fmt::format("{} {} placeholder{} in the text, {} {} file{}", slots_[at],
                          inline_slots_ ? fmt::format("{} part or", name_of(m)) : fmt::format("<{}>", name_of(m)),
                          slots_[at] == 1 ? "" : "s", files, name_of(m), files == 1 ? "" : "s"),
@@ -213,15 +242,17 @@ class Parser {
   }
 
   std::string where_;
+  const ImpliedMedia& implied_;
   Record record_;
   std::array<std::optional<std::vector<std::string>>, 2> files_;  // listed files, by modality; none: no such key
   std::array<std::size_t, 2> slots_{};                            // slots met for them
+  std::array<bool, 2> listed_{}, named_{};                        // the record's own list; parts with a path
   bool inline_slots_ = false;
 };
 
 }  // namespace
 
-Record parse_record(std::string_view text, const std::string& where) {
+Record parse_record(std::string_view text, const std::string& where, const ImpliedMedia& implied) {
   if (static_cast<std::int64_t>(text.size()) > kMaxRecordBytes) {
     throw DataError(DataFault::bad_record, where, fmt::format("a record of {} bytes is not accepted", text.size()));
   }
@@ -229,7 +260,7 @@ Record parse_record(std::string_view text, const std::string& where) {
   const json source = parse_json(text, kMaxJsonDepth, error);
   if (!error.empty()) throw DataError(DataFault::bad_record, where, "not JSON: at " + error + " of the record");
   try {
-    return Parser(where).parse(source);
+    return Parser(where, implied).parse(source);
   } catch (const json::exception& e) {
     throw DataError(DataFault::bad_record, where, e.what());
   }

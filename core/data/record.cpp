@@ -36,4 +36,15 @@ std::filesystem::path media_path(const std::filesystem::path& root, std::string_
   return root / path;
 }
 
+void find_media(Record& record, const std::filesystem::path& root, const std::string& where) {
+  for (MediaFile& file : record.media) {
+    if (is_data_uri(file.path)) {
+      file.source = data_uri_source(file.path, where);
+      file.path = file.source.name();
+    } else {
+      file.source = media_path(root, file.path, where);
+    }
+  }
+}
+
 }  // namespace mmt::data

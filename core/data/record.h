@@ -1,6 +1,8 @@
 // A training sample as its file states it: turns of a dialogue with media slots, and the media files.
 #pragma once
 
+#include "core/data/media_source.h"
+
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -29,7 +31,8 @@ struct Turn {
 
 struct MediaFile {
   Modality modality = Modality::image;
-  std::string path;  ///< as written in the record: relative to the set's media root
+  std::string path;  ///< as written in the record: relative to the set's media root; the name of a member; a data URI
+  MediaSource source{};  ///< where its bytes are; empty until `find_media` or the set's own reader fills it
 };
 
 struct Record {
@@ -45,5 +48,9 @@ std::string with_id(const std::string& place, const std::string& id);
 /// URIs, NUL bytes and names that leave the root; symbolic links inside the root are the user's own and are followed.
 std::filesystem::path media_path(const std::filesystem::path& root, std::string_view relative,
                                  const std::string& where);
+
+/// Fills the source of every medium: files below the media root, or the bytes of data URIs, whose text is then
+/// shortened. Throws DataError(unsafe_path) as above, DataError(bad_record) for a data URI that is none.
+void find_media(Record& record, const std::filesystem::path& root, const std::string& where);
 
 }  // namespace mmt::data

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <cerrno>
 #include <cstring>
@@ -153,10 +154,11 @@ class Scanner {
 
 }  // namespace
 
-RecordFile RecordFile::open(const std::filesystem::path& path) {
+RecordFile RecordFile::open(const std::filesystem::path& path, const std::filesystem::path& media_root) {
   const std::string name = path.string();
   RecordFile file;
   file.path_ = path;
+  file.media_root_ = media_root;
   file.descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat status {};
   if (file.descriptor_ < 0 || ::fstat(file.descriptor_, &status) != 0) {
@@ -198,6 +200,7 @@ RecordFile::RecordFile(RecordFile&& other) noexcept { *this = std::move(other); 
 
 RecordFile& RecordFile::operator=(RecordFile&& other) noexcept {
   std::swap(path_, other.path_);
+  std::swap(media_root_, other.media_root_);
   std::swap(descriptor_, other.descriptor_);
   std::swap(bytes_, other.bytes_);
   std::swap(modified_ns_, other.modified_ns_);
@@ -233,6 +236,15 @@ std::string RecordFile::text(std::int64_t i) const {
   return text;
 }
 
-Record RecordFile::read(std::int64_t i) const { return parse_record(text(i), where(i)); }
+Record RecordFile::read(std::int64_t i) const {
+  Record record = parse_record(text(i), where(i));
+  find_media(record, media_root_, with_id(where(i), record.id));
+  return record;
+}
+
+std::uint64_t RecordFile::stamp() const {
+  const std::int64_t values[] = {bytes_, modified_ns_};
+  return XXH3_64bits(values, sizeof values);
+}
 
 }  // namespace mmt::data

@@ -152,14 +152,13 @@ Prepared assemble(const Preparation& preparation, const Record& record, const Sh
   return result;
 }
 
-Prepared prepare(const Preparation& preparation, const Record& record, const std::filesystem::path& media_root,
-                 const std::string& where, bool for_answer) {
+Prepared prepare(const Preparation& preparation, const Record& record, const std::string& where, bool for_answer) {
   Shapes shapes(preparation.encoders.size());
   for (std::size_t e = 0; e < preparation.encoders.size(); ++e) {
     shapes[e].resize(record.media.size());
     for (std::size_t m = 0; m < record.media.size(); ++m) {
       if (preparation.encoders[e].modality != record.media[m].modality) continue;
-      shapes[e][m] = preparation.encoders[e].measure(media_path(media_root, record.media[m].path, where), where);
+      shapes[e][m] = preparation.encoders[e].measure(record.media[m].source, where);
     }
   }
   return assemble(preparation, record, shapes, where, for_answer);

@@ -5,7 +5,6 @@
 #include "core/data/encoder_input.h"
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -63,8 +62,8 @@ using Shapes = std::vector<std::vector<std::vector<ItemShape>>>;
 Prepared assemble(const Preparation& preparation, const Record& record, const Shapes& shapes, const std::string& where,
                   bool for_answer = false);
 
-/// Measures the record's media (with every encoder of their modality) and assembles it.
-Prepared prepare(const Preparation& preparation, const Record& record, const std::filesystem::path& media_root,
-                 const std::string& where, bool for_answer = false);
+/// Measures the record's media, whose sources are known (with every encoder of their modality), and assembles it.
+Prepared prepare(const Preparation& preparation, const Record& record, const std::string& where,
+                 bool for_answer = false);
 
 }  // namespace mmt::data

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "core/data/index_file.h"
+#include "core/data/record_file.h"
 #include "core/log.h"
 #include "tests/data/text_support.h"
 
@@ -98,14 +99,14 @@ TEST_CASE("index entries equal the prepared samples") {
   CHECK(count(too_long) == 20);
   CHECK(index.usable().size() == 630);
   for (const std::int64_t i : index.usable()) {
-    const Record r = index.file().read(i);
-    const Prepared p = prepare(f.preparation, r, f.spec.media_root, "x");
+    const Record r = index.records().read(i);
+    const Prepared p = prepare(f.preparation, r, "x");
     const IndexEntry e = index.entry(i);
     REQUIRE(e.tokens == static_cast<std::int32_t>(p.ids.size()));
     REQUIRE(e.supervised == p.supervised);
     REQUIRE(std::equal(e.items.begin(), e.items.end(), p.items.begin(), p.items.end()));
     REQUIRE(std::equal(e.runs.begin(), e.runs.end(), p.runs.begin(), p.runs.end()));
-    REQUIRE(e.offset == index.file().offset(i));
+    REQUIRE(e.offset == index.records().offset(i));
   }
   CHECK_THAT(index.explain(9, f.preparation),
              Catch::Contains("set.jsonl:10: sample 9") && Catch::Contains("missing_file"));
@@ -133,9 +134,9 @@ TEST_CASE("a stopped build goes on where it ended") {
   std::atomic<bool> stop = false;
   std::atomic<int> measured = 0;
   const auto measure = f.preparation.encoders[0].measure;
-  f.preparation.encoders[0].measure = [&, measure](const std::filesystem::path& path, const std::string& where) {
+  f.preparation.encoders[0].measure = [&, measure](const MediaSource& source, const std::string& where) {
     if (++measured == 400) stop = true;
-    return measure(path, where);
+    return measure(source, where);
   };
   f.options.stop = &stop;
   std::int64_t indexed = 0;
@@ -224,14 +225,14 @@ TEST_CASE("a damaged index file is rebuilt from its last sound chunk") {
 
 TEST_CASE("a chunk with a right checksum and impossible entries is refused") {
   const IndexFixture f(300);
-  const RecordFile records = RecordFile::open(f.spec.path);
+  const RecordFile records = RecordFile::open(f.spec.path, f.spec.media_root);
   const auto index = f.build();
   IndexTable good;
   for (std::int64_t i = 0; i < kIndexChunk; ++i) {
     if (const auto e = index.entry(i); e.fault) {
       good.add(e.offset, *e.fault);
     } else {
-      good.add(e.offset, prepare(f.preparation, records.read(i), f.spec.media_root, "x"));
+      good.add(e.offset, prepare(f.preparation, records.read(i), "x"));
     }
   }
   const auto reads = [&](const IndexTable& table) {
@@ -273,7 +274,7 @@ TEST_CASE("fuzz: mutated index files never harm") {
   IndexFixture f(600);
   const auto good = f.build();
   const std::string bytes = read_whole(good.index_path());
-  const RecordFile records = RecordFile::open(f.spec.path);
+  const RecordFile records = RecordFile::open(f.spec.path, f.spec.media_root);
   std::mt19937 rng(17);
   std::size_t at = kIndexHeaderBytes;
   std::uint64_t hash = 0;

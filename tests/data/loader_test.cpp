@@ -68,7 +68,7 @@ TEST_CASE("the loader delivers ids labels weights and media as planned") {
       CHECK(s.sample == first + i);
       CHECK_FALSE(s.failed);
       REQUIRE(s.input_ids.size() == static_cast<std::size_t>(e.tokens));
-      const Prepared p = prepare(f.preparation, f.indexes[0].file().read(first + i), f.folder.path(), "x");
+      const Prepared p = prepare(f.preparation, f.indexes[0].records().read(first + i), "x");
       CHECK(s.input_ids == p.ids);
       CHECK(s.labels == p.labels);
       float weight = 0;
@@ -113,7 +113,7 @@ TEST_CASE("only the wanted parts are read") {
 
 TEST_CASE("a sample that fails after planning keeps its place") {
   LoaderFixture f(6);
-  const auto expected = prepare(f.preparation, f.indexes[0].file().read(1), f.folder.path(), "x");
+  const auto expected = prepare(f.preparation, f.indexes[0].records().read(1), "x");
   std::filesystem::remove(f.folder.path() / "p1");  // missing
   f.folder.write("p2", "bad");                      // corrupt
   f.folder.write("p3", "9");                        // another size than planned
@@ -198,10 +198,10 @@ TEST_CASE("waiting ends when the stop flag is raised") {
   LoaderFixture f(4);
   std::atomic<bool> stop = false, go = false;
   const auto load = f.preparation.encoders[0].load;
-  f.preparation.encoders[0].load = [&, load](const std::filesystem::path& path, const std::string& where,
+  f.preparation.encoders[0].load = [&, load](const MediaSource& source, const std::string& where,
                                              const ItemShape& shape, int part, std::span<float> out) {
     while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    load(path, where, shape, part, out);
+    load(source, where, shape, part, out);
   };
   Loader loader(f.sets(), f.preparation, {});
   loader.request(1, f.all(0, 4));
@@ -222,8 +222,9 @@ TEST_CASE("waiting ends when the stop flag is raised") {
 
 TEST_CASE("bugs in a worker reach the caller") {
   LoaderFixture f(4);
-  f.preparation.encoders[0].load = [](const std::filesystem::path&, const std::string&, const ItemShape&, int,
-                                      std::span<float>) { throw std::logic_error("broken codec"); };
+  f.preparation.encoders[0].load = [](const MediaSource&, const std::string&, const ItemShape&, int, std::span<float>) {
+    throw std::logic_error("broken codec");
+  };
   LoaderOptions options;
   options.threads = 2;
   Loader loader(f.sets(), f.preparation, options);

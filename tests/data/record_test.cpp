@@ -81,6 +81,80 @@ TEST_CASE("OpenAI style content parts") {
   CHECK(listed.media[0].path == "p.png");
 }
 
+TEST_CASE("ShareGPT, LLaMA-Factory and ms-swift spellings") {
+  const Record shared =
+      parse_record(R"({"system": "be kind", "tools": "", "images": ["p.png", "q.png"], "conversations": [
+    {"from": "human", "value": "<image>who?"}, {"from": "function_call", "value": "{\"name\": \"f\"}"},
+    {"from": "observation", "value": "found <image>"}, {"from": "gpt", "value": "me"}]})",
+                   "x");
+  REQUIRE(shared.turns.size() == 5);
+  const Role roles[] = {Role::system, Role::user, Role::assistant, Role::tool, Role::assistant};
+  for (std::size_t t = 0; t < 5; ++t) CHECK(shared.turns[t].role == roles[t]);
+  CHECK(shared.media[1].path == "q.png");
+  CHECK(shared.turns[3].parts[1].media == 1);
+  const Record in_turn =
+      parse_record(R"({"conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "a"},
+    {"from": "gpt", "value": "b"}]})",
+                   "x");
+  CHECK(in_turn.turns[0].role == Role::system);
+
+  const Record swift = parse_record(R"({"image": "p.png", "audios": [{"path": "s.wav"}], "channel": "c", "messages": [
+    {"role": "system", "content": "s"}, {"role": "user", "content": "<image><audio>who?"},
+    {"role": "assistant", "content": "no", "loss": false}, {"role": "user", "content": "again"},
+    {"role": "tool_call", "content": "{}"}, {"role": "tool_response", "content": "r"},
+    {"role": "assistant", "content": "yes", "loss": true}]})",
+                                    "x");
+  REQUIRE(swift.media.size() == 2);
+  CHECK(swift.media[0].path == "p.png");
+  CHECK(swift.media[1].path == "s.wav");
+  CHECK_FALSE(swift.turns[2].loss);
+  CHECK(swift.turns[4].role == Role::assistant);
+  CHECK(swift.turns[5].role == Role::tool);
+  CHECK(swift.turns[6].loss);
+  const Record encoded = parse_record(R"({"messages": [{"role": "user", "content": [
+    {"type": "image_url", "image_url": "data:image/png;base64,iVBORw=="},
+    {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}, {"type": "image", "url": "p.png"}]},
+    {"role": "assistant", "content": [{"type": "text", "text": "c"}]}]})",
+                                      "x");
+  REQUIRE(encoded.media.size() == 3);
+  CHECK(encoded.media[0].path == "data:image/png;base64,iVBORw==");
+  CHECK(encoded.media[1].path == "data:audio;base64,UklGRg==");
+  CHECK(encoded.media[1].modality == Modality::audio);
+  CHECK(encoded.turns[1].parts[0].text == "c");
+}
+
+TEST_CASE("data URIs are their own bytes") {
+  const auto found = [](const std::string& path) {
+    Record r;
+    r.media.push_back({Modality::image, path});
+    find_media(r, "root", "set.json: sample 3");
+    std::string text;
+    for (const std::byte b : r.media[0].source.read("x", 100, DataFault::image_too_large)) text += static_cast<char>(b);
+    return text;
+  };
+  CHECK(found("data:image/png;base64,aGVsbG8=") == "hello");
+  CHECK(found("data:image/png;base64,aGVsbG8") == "hello");  // without its padding
+  CHECK(found("data:;base64,aGVsbA==") == "hell");
+  CHECK(found("data:image/png;charset=x;base64,/+8A") == std::string("\xff\xef\0", 3));
+  CHECK(found("data:x;base64,").empty());
+  using Catch::Contains;
+  for (const std::string bad : {"data:image/png,hello", "data:image/png;base64", "data:;base64,a", "data:;base64,a=b=",
+                                "data:;base64,aG===", "data:;base64,a-_b", "data:;base64,aG\n=="}) {
+    INFO(bad);
+    CHECK_THROWS_WITH(found(bad), Contains("bad_record") && Contains("set.json: sample 3"));
+  }
+  Record big;
+  big.media.push_back({Modality::image, "data:;base64," + std::string(kMaxDataUri, 'A')});
+  CHECK_THROWS_WITH(find_media(big, "root", "x"), Contains("bytes, more than the"));
+  Record shown;
+  shown.media.push_back({Modality::image, "data:image/png;base64," + std::string(1000, 'A')});
+  find_media(shown, "root", "x");
+  CHECK(shown.media[0].path == "data:image/png;base64, 750 bytes");
+  const std::vector<std::byte> head = shown.media[0].source.read("x", 1000, DataFault::image_too_large, 10);
+  CHECK(head.size() == 10);
+  CHECK_THROWS_WITH(shown.media[0].source.read("x", 700, DataFault::image_too_large), Contains("image_too_large"));
+}
+
 TEST_CASE("records that cannot be used say why") {
   using enum DataFault;
   for (const char* bad :
@@ -106,6 +180,9 @@ TEST_CASE("records that cannot be used say why") {
         "{\"image\": [null], \"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}",
         "{\"image\": \"a\", \"images\": [\"a\"], \"messages\": [{\"role\": \"user\", \"content\": \"<image>\"}]}",
         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"conversations\": []}",
+        "{\"tools\": [{}], \"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"input_audio\", \"input_audio\": {}}]}]}",
+        "{\"images\": [{\"bytes\": \"a\"}], \"messages\": [{\"role\": \"user\", \"content\": \"<image>\"}]}",
         "{\"videos\": [\"a\"], \"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}",
         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"system\", \"content\": \"x\"}]}",
         "{\"messages\": [{\"role\": \"user\", \"content\": \"\xff\"}]}",

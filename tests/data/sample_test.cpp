@@ -152,11 +152,12 @@ TEST_CASE("prepare measures files below the media root") {
   const TempFolder folder;
   folder.write("a", "6");
   const SampleFixture f;
-  const Record r = parse_record(kPicture, "x");
-  const Prepared p = prepare(f.preparation, r, folder.path(), "x");
+  Record r = parse_record(kPicture, "x");
+  find_media(r, folder.path(), "x");
+  const Prepared p = prepare(f.preparation, r, "x");
   CHECK(p.items[0].shape.rows == 6);
   std::filesystem::remove(folder.path() / "a");
-  CHECK_THROWS_WITH(prepare(f.preparation, r, folder.path(), "set:1: sample 0"),
+  CHECK_THROWS_WITH(prepare(f.preparation, r, "set:1: sample 0"),
                     Catch::Contains("set:1: sample 0") && Catch::Contains("missing_file"));
 }
 
