@@ -204,7 +204,7 @@ RowCaps row_caps(const Config& c, const std::vector<const data::DatasetIndex*>& 
   const std::int64_t rows = c.train.tokens_per_microbatch;
   caps.llm = {.rows = rows, .supervised = rows, .source = 0, .out = rows, .tiles = 0};
   caps.encoders.resize(c.encoders.size());
-  caps.encoder_items.assign(c.encoders.size(), 0);
+  caps.encoder_items.assign(c.encoders.size(), 1);  // of a modality that no set has: its blocks are empty, but there
   // A block's media rows are at most `rows`; an encoder's own rows follow by the worst ratio of any item, rounded up,
   // and the remainder of one item.
   struct Worst {

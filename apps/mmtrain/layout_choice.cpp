@@ -1,5 +1,6 @@
 #include "apps/mmtrain/layout.h"
 #include "core/philox.h"
+#include "parallel/plan/choose.h"
 
 namespace mmt::app {
 
