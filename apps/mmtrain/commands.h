@@ -16,7 +16,7 @@ struct Arguments {
   std::vector<std::string> overrides;  ///< --set a.b=c
   bool json = false;                   ///< a result for programs on standard output
   std::string checkpoint;              ///< eval, generate, inspect: a checkpoint folder; empty: the run's newest
-  std::string out;                     ///< dump, profile: a file to write
+  std::string out;                     ///< dump, profile: a file to write; export: a folder
   // dump
   std::int64_t step = 1;
   bool logits = false;
@@ -32,6 +32,9 @@ struct Arguments {
   std::int64_t ranks = 0;  ///< 0: as many as the layout says
   std::string policies;    ///< comma-separated; empty: all
   std::string from_trace;  ///< simulate: a recorded step to replay
+  // export
+  std::string dtype, lora = "merged";
+  std::uint64_t shard_bytes = std::uint64_t{5} << 30;
   // validate
   bool decode = false;  ///< decode every medium, not its header alone
 };
@@ -45,6 +48,7 @@ int run_index(Job& job, const Arguments& arguments);
 int run_validate(Job& job, const Arguments& arguments);
 int run_plan(Job& job, const Arguments& arguments);
 int run_simulate(Job& job, const Arguments& arguments);
+int run_export(Job& job, const Arguments& arguments);
 int run_inspect(Job& job, const Arguments& arguments);
 int run_env(Job& job, const Arguments& arguments);
 int run_version(Job& job, const Arguments& arguments);

@@ -178,10 +178,15 @@ void read_template(Reader& r, data::TemplateSpec& spec) {
   });
 }
 
-void read_data(Reader& r, DataConfig& d) {
+/// `published`: the folder that the LLM starts from, whose tokenizer is the default; empty: none.
+void read_data(Reader& r, DataConfig& d, const std::string& published) {
   if (!r.list("sets", [&](Value& v) { read_set(v, d.sets, true); })) r.missing("sets");
   read_template(r, d.chat);
-  r.required("tokenizer", as_path(d.tokenizer));
+  d.tokenizer = published;
+  if (published.empty())
+    r.required("tokenizer", as_path(d.tokenizer));
+  else
+    r.optional("tokenizer", as_path(d.tokenizer));
   r.optional("max_sequence", d.max_sequence, at_least(0));
   r.optional("over_length",
              as_choice(d.over_length, {{"drop", data::OverLength::drop}, {"text", data::OverLength::text}}));
@@ -246,7 +251,7 @@ Config read_config(const config::Sources& sources, int ranks) {
     r.section("train", [&](Reader& s) { read_train(s, c, c.train); });
     r.section("optimizer", [&](Reader& s) { read_optimizer(s, c.optimizer); });
     r.section("learning_rate", [&](Reader& s) { read_learning_rate(s, c.learning_rate); });
-    r.section("data", [&](Reader& s) { read_data(s, c.data); });
+    r.section("data", [&](Reader& s) { read_data(s, c.data, c.llm.init.hf); });
     r.section("eval", [&](Reader& s) { read_eval(s, c.eval); });
     r.section("checkpoint", [&](Reader& s) { read_checkpoint(s, c.checkpoint); });
     r.value("resume", [&](Value& v) {

@@ -38,8 +38,10 @@ struct LoraConfig {
   bool rslora = false;  ///< alpha / sqrt(rank) instead (Kalajdzievski 2023)
 };
 
+/// Where weights come from; both empty: fresh ones.
 struct ModuleInit {
-  std::string checkpoint;  ///< weights from this checkpoint folder; empty: random
+  std::string checkpoint;  ///< a checkpoint folder
+  std::string hf;          ///< the folder of a published model
 };
 
 /// Whose layers a projector runs with.
@@ -48,6 +50,7 @@ enum class ProjectorPlace : std::uint8_t { automatic, encoder, llm };
 struct EncoderConfig {
   models::EncoderSpec spec;
   ModuleInit init;
+  ModuleInit projector_init;  ///< a checkpoint's projector comes with its encoder
   TrainableRule trainable;
   TrainableRule projector_trainable;
   ProjectorPlace projector_place = ProjectorPlace::automatic;

@@ -1,5 +1,7 @@
 // The `modules` section: one entry a module, its role decides the keys.
 #include "apps/mmtrain/config_read.h"
+#include "core/data/preprocessor_config.h"
+#include "models/hf_config.h"
 
 #include <algorithm>
 
@@ -19,14 +21,52 @@ void read_activation(Reader& r, std::string& name) {
   }
 }
 
-void read_init(Reader& r, ModuleInit& init) {
+/// `random`, {checkpoint: folder} or {hf: folder}; without the key what `init` holds stays.
+void read_init(Reader& r, ModuleInit& init, bool checkpoints = true) {
   r.value("init", [&](Value& v) {
+    init = ModuleInit{};
     if (v.read_word("random")) return true;
     return v.read_map([&](Reader& m) {
-      if (!m.has("hf")) m.required("checkpoint", as_path(init.checkpoint));
-      m.unsupported("hf", "weights of Hugging Face folders cannot be read");
+      if (!checkpoints) {
+        m.required("hf", as_path(init.hf));
+        return;
+      }
+      m.exactly_one({"checkpoint", "hf"});
+      if (m.has("checkpoint")) m.required("checkpoint", as_path(init.checkpoint));
+      if (m.has("hf")) m.required("hf", as_path(init.hf));
     });
   });
+}
+
+/// What the config.json of `init: {hf: ...}` says; nothing where there is no such key, or a mistake was reported.
+std::optional<models::HfConfig> read_published(Reader& r, const ModuleInit& init) {
+  if (init.hf.empty()) return std::nullopt;
+  try {
+    return models::read_hf_config(init.hf);
+  } catch (const ConfigError& e) {
+    r.problem("init", e.what());
+    return std::nullopt;
+  }
+}
+
+/// A size that a published model has must be its own where it is written; else it must be written.
+template <class T> void read_size(Reader& r, const char* key, T& value, bool published, double min) {
+  if (!published) {
+    r.required(key, value, at_least(min));
+    return;
+  }
+  const T own = value;
+  if (r.optional(key, value, at_least(min)) && value != own) {
+    r.problem(key, fmt::format("{} given, but the model that `init` names has {}: leave the key out", value, own));
+    value = own;
+  }
+}
+/// The same for a size with a default.
+template <class T> void read_derived(Reader& r, const char* key, T& value, bool published) {
+  if (published)
+    read_size(r, key, value, true, 0);
+  else
+    r.optional(key, value, at_least(0));
 }
 
 /// Keys that other programs use, with ours.
@@ -69,14 +109,16 @@ void read_projector(Reader& r, EncoderConfig& e) {
     p.optional("place", as_choice(e.projector_place, {{"auto", ProjectorPlace::automatic},
                                                       {"encoder", ProjectorPlace::encoder},
                                                       {"llm", ProjectorPlace::llm}}));
+    read_init(p, e.projector_init, false);
     read_training(p, e.projector_trainable, e.projector_lora);
   });
 }
 
 void read_image_encoder(Reader& r, EncoderConfig& e) {
   models::EncoderSpec& s = e.spec;
-  r.optional("patch", s.patch, at_least(1));
-  r.optional("image_size", s.image_size, at_least(1));
+  const bool published = !e.init.hf.empty();
+  read_derived(r, "patch", s.patch, published);
+  read_derived(r, "image_size", s.image_size, published);
   r.optional("class_token", s.class_token);
   r.optional("patch_bias", s.patch_bias);
   r.optional("pre_norm", s.pre_norm);
@@ -84,9 +126,22 @@ void read_image_encoder(Reader& r, EncoderConfig& e) {
   data::ImageProcessing& image = e.image;
   image.fit = s.kind == "siglip" ? data::ImageFit::stretch : data::ImageFit::crop;
   if (s.kind == "siglip") image.mean = image.std = {0.5, 0.5, 0.5};
+  image.height = image.width = s.image_size;
+  if (published) {
+    try {
+      image = data::read_image_preprocessor(e.init.hf, image).value_or(image);
+    } catch (const ConfigError& error) {
+      r.problem("init", error.what());
+    }
+    if (image.height != s.image_size || image.width != s.image_size) {
+      r.problem("init", fmt::format("{}: its preprocessor makes pictures of {} x {}, the tower takes {} x {}",
+                                    e.init.hf, image.height, image.width, s.image_size, s.image_size));
+    }
+  }
   r.optional("fit", as_choice(image.fit, {{"crop", data::ImageFit::crop}, {"stretch", data::ImageFit::stretch}}));
   r.optional("resample",
              as_choice(image.resample, {{"bicubic", data::Resample::bicubic}, {"bilinear", data::Resample::bilinear}}));
+  r.optional("resize", image.resize, at_least(0));
   r.optional("pad_to_square", image.pad_to_square);
   r.optional("mean", image.mean);
   r.optional("std", image.std);
@@ -99,36 +154,60 @@ void read_image_encoder(Reader& r, EncoderConfig& e) {
 void read_audio_encoder(Reader& r, EncoderConfig& e) {
   models::EncoderSpec& s = e.spec;
   data::AudioRowRule& rows = e.audio.rows;
-  r.optional("mels", s.mels, config::between(8, 256));
+  const bool published = !e.init.hf.empty();
+  read_derived(r, "mels", s.mels, published);
+  if (s.mels < 8 || s.mels > 256) r.problem("mels", fmt::format("{} is not between 8 and 256", s.mels));
   r.optional("window", as_choice(rows.window, {{"full", data::AudioWindow::full},
                                                {"mask", data::AudioWindow::mask},
                                                {"none", data::AudioWindow::none}}));
   r.optional("over_long", as_choice(rows.over_long, {{"chunk", data::OverLong::chunk},
                                                      {"truncate", data::OverLong::truncate},
                                                      {"skip", data::OverLong::skip}}));
-  r.optional("max_positions", s.max_positions, config::between(1, 100000));
+  read_derived(r, "max_positions", s.max_positions, published);
+  if (s.max_positions < 1 || s.max_positions > 100000)
+    r.problem("max_positions", fmt::format("{} is not between 1 and 100000", s.max_positions));
   r.optional("train_positions", s.train_positions);
   e.audio.num_mel_bins = s.mels;
   rows.max_frames = std::int64_t{2} * s.max_positions;
 }
 
+/// The legal kinds of a modality.
+bool read_kind(Reader& r, bool image, std::string& kind, bool published) {
+  const auto read = [&](auto&& target) {
+    return published ? (r.optional("kind", target), true) : r.required("kind", target);
+  };
+  if (image)
+    return read(as_choice(kind, {{"clip", std::string("clip")}, {"siglip", std::string("siglip")}}, {"qwen2_vl"}));
+  return read(as_choice(kind, {{"whisper", std::string("whisper")}}, {"qwen2_audio"}));
+}
+
 void read_encoder(Reader& r, const std::string& name, EncoderConfig& e) {
-  std::string modality = "image", kind;
-  r.required("modality",
-             as_choice(modality, {{"image", std::string("image")}, {"audio", std::string("audio")}}, {"video"}));
+  read_init(r, e.init);
+  const std::optional<models::HfConfig> published = read_published(r, e.init);
+  if (published && !published->encoder)
+    r.problem("init", fmt::format("{}: a {} has no encoder", published->path, published->model_type));
+  const bool given = published && published->encoder;
+  if (given) e.spec = *published->encoder;
+  std::string modality = given ? e.spec.modality : "image", kind = e.spec.kind;
+  auto choice = as_choice(modality, {{"image", std::string("image")}, {"audio", std::string("audio")}}, {"video"});
+  if (given)
+    r.optional("modality", choice);
+  else
+    r.required("modality", choice);
   const bool image = modality == "image";
-  const bool known =
-      image ? r.required("kind", as_choice(kind, {{"clip", std::string("clip")}, {"siglip", std::string("siglip")}},
-                                           {"qwen2_vl"}))
-            : r.required("kind", as_choice(kind, {{"whisper", std::string("whisper")}}, {"qwen2_audio"}));
-  if (known) e.spec = models::encoder_preset(kind);
+  const bool known = read_kind(r, image, kind, given);
+  if (given && (kind != e.spec.kind || modality != e.spec.modality)) {
+    r.problem("kind", fmt::format("{} for {}, but the model that `init` names has a {} for {}", kind, modality,
+                                  e.spec.kind, e.spec.modality));
+  }
+  if (known && !given) e.spec = models::encoder_preset(kind);
   models::EncoderSpec& s = e.spec;
   s.name = name;
   s.modality = modality;
-  r.required("hidden", s.hidden, at_least(1));
-  r.required("layers", s.layers, at_least(1));
-  r.required("heads", s.heads, at_least(1));
-  r.optional("intermediate", s.intermediate, at_least(0));
+  read_size(r, "hidden", s.hidden, given, 1);
+  read_size(r, "layers", s.layers, given, 1);
+  read_size(r, "heads", s.heads, given, 1);
+  read_derived(r, "intermediate", s.intermediate, given);
   read_activation(r, s.activation);
   r.optional("norm_epsilon", s.norm_epsilon, config::above(0));
   r.optional("key_bias", s.key_bias);
@@ -139,28 +218,39 @@ void read_encoder(Reader& r, const std::string& name, EncoderConfig& e) {
   } else {
     read_audio_encoder(r, e);
   }
-  read_init(r, e.init);
   read_training(r, e.trainable, e.lora);
+  if (given && published->has_projector) e.projector_init.hf = e.init.hf;
   read_projector(r, e);
 }
 
 void read_llm(Reader& r, const std::string& name, LlmConfig& llm) {
-  std::string kind;
-  const bool known = r.required("kind", as_choice(kind, {{"llama", std::string("llama")},
-                                                         {"qwen2", std::string("qwen2")},
-                                                         {"qwen3", std::string("qwen3")},
-                                                         {"mistral", std::string("mistral")},
-                                                         {"gpt2", std::string("gpt2")}}));
-  if (known) llm.spec = models::llm_preset(kind);
+  read_init(r, llm.init);
+  const std::optional<models::HfConfig> published = read_published(r, llm.init);
+  if (published && !published->llm)
+    r.problem("init", fmt::format("{}: a {} has no LLM", published->path, published->model_type));
+  const bool given = published && published->llm;
+  if (given) llm.spec = *published->llm;
+  std::string kind = llm.spec.kind;
+  auto choice = as_choice(kind, {{"llama", std::string("llama")},
+                                 {"qwen2", std::string("qwen2")},
+                                 {"qwen3", std::string("qwen3")},
+                                 {"mistral", std::string("mistral")},
+                                 {"gpt2", std::string("gpt2")}});
+  if (given) {
+    if (r.optional("kind", choice) && kind != llm.spec.kind)
+      r.problem("kind", fmt::format("{} given, but the model that `init` names is a {}", kind, llm.spec.kind));
+  } else if (r.required("kind", choice)) {
+    llm.spec = models::llm_preset(kind);
+  }
   models::LlmSpec& s = llm.spec;
   s.name = name;
-  r.optional("vocabulary", s.vocabulary, at_least(0));
-  r.required("hidden", s.hidden, at_least(1));
-  r.required("layers", s.layers, at_least(1));
-  r.required("heads", s.heads, at_least(1));
-  r.optional("kv_heads", s.kv_heads, at_least(0));
-  r.optional("head_dim", s.head_dim, at_least(0));
-  r.optional("intermediate", s.intermediate, at_least(0));
+  read_derived(r, "vocabulary", s.vocabulary, given);
+  read_size(r, "hidden", s.hidden, given, 1);
+  read_size(r, "layers", s.layers, given, 1);
+  read_size(r, "heads", s.heads, given, 1);
+  read_derived(r, "kv_heads", s.kv_heads, given);
+  read_derived(r, "head_dim", s.head_dim, given);
+  read_derived(r, "intermediate", s.intermediate, given);
   r.optional("norm", as_choice(s.norm, {{"rms", models::NormKind::rms}, {"layer", models::NormKind::layer}}));
   r.optional("norm_epsilon", s.norm_epsilon, config::above(0));
   r.optional("gated", s.gated);
@@ -184,7 +274,6 @@ void read_llm(Reader& r, const std::string& name, LlmConfig& llm) {
   r.optional("sliding_window", s.sliding_window, at_least(0));
   r.optional("window_from_layer", s.window_from_layer, at_least(0));
   r.optional("media_attention", as_choice(llm.bidirectional_media, {{"causal", false}, {"bidirectional", true}}));
-  read_init(r, llm.init);
   read_training(r, llm.trainable, llm.lora);
   r.unsupported("router", "mixtures of experts");
 }

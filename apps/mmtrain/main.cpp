@@ -101,6 +101,15 @@ int main(int argc, char** argv) {
                        "replay a step that log.trace recorded, from the processor time of its actions");
   simulate->add_option("--out", a.out, "folder for timeline.html and trace.json of each schedule");
 
+  CLI::App* exporting = add("export", "write a checkpoint as folders that from_pretrained loads", run_export, true);
+  add_checkpoint(exporting);
+  exporting->add_option("--out", a.out, "folder to make")->required();
+  exporting->add_option("--dtype", a.dtype, "of all weights (default: as they were imported, else train.precision)")
+      ->check(CLI::IsMember({"F32", "BF16", "F16"}, CLI::ignore_case));
+  exporting->add_option("--lora", a.lora, "adapters: merged into the weights, or separate as PEFT folders")
+      ->check(CLI::IsMember({"merged", "separate"}));
+  exporting->add_option("--shard-bytes", a.shard_bytes, "largest file of weights")->check(CLI::PositiveNumber);
+
   CLI::App* inspect = add("inspect", "what a checkpoint or a safetensors file holds", run_inspect, false);
   inspect->add_option("checkpoint", a.checkpoint, "checkpoint folder, run folder, config, or published weights (.safetensors, their index or folder)")->required();
   add_json(inspect);

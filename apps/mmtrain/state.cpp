@@ -1,6 +1,7 @@
 #include "apps/mmtrain/state.h"
 
 #include "apps/mmtrain/parameter_rules.h"
+#include "apps/mmtrain/pretrained.h"
 #include "core/log.h"
 
 #include <algorithm>
@@ -107,6 +108,7 @@ std::string describe_fresh_adapters(const run::CheckpointReader& reader, const M
 }  // namespace
 
 void load_initial(Job& job, const Config& config, Model& model, const Stream& stream) {
+  load_pretrained(job, config, model, stream);
   const auto load = [&](const std::string& module, const ModuleInit& init) {
     if (init.checkpoint.empty()) return;
     const auto reader = open_checkpoint(job, init.checkpoint);

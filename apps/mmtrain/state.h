@@ -21,7 +21,7 @@ void load_training(Job& job, const run::CheckpointReader& reader, Model& model, 
 void load_weights(Job& job, const run::CheckpointReader& reader, Model& model, const std::vector<std::string>& chosen,
                   const Stream& stream, bool fresh_adapters = false);
 
-/// `init: {checkpoint: ...}` of every module that has one.
+/// `init: {checkpoint: ...}` and `init: {hf: ...}` of every module that has one.
 void load_initial(Job& job, const Config& config, Model& model, const Stream& stream);
 
 /// Opens a checkpoint on every rank, or throws Agreed.

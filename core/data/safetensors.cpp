@@ -1,6 +1,7 @@
 #include "core/data/safetensors.h"
 
 #include "core/at.h"
+#include "core/data/float_formats.h"
 #include "core/data/json_guard.h"
 #include "core/error.h"
 #include "core/files.h"
@@ -187,15 +188,6 @@ std::optional<std::uint64_t> bytes_of(const SafeTensor& t) {
     if (__builtin_mul_overflow(bits, static_cast<std::uint64_t>(n), &bits)) return std::nullopt;
   if (bits % 8 != 0) return std::nullopt;
   return bits / 8;
-}
-
-float half_to_float(std::uint16_t h) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16;
-  const std::uint32_t exponent = (h >> 10) & 0x1fu, mantissa = h & 0x3ffu;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | (mantissa << 13));
-  if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (mantissa << 13));
-  const float magnitude = static_cast<float>(mantissa) * 0x1p-24F;  // subnormals and zero, exact
-  return sign != 0 ? -magnitude : magnitude;
 }
 
 struct Half {

@@ -55,7 +55,9 @@ std::int64_t RowsCapacity::bytes() const {
 }
 
 RowsMemory::RowsMemory(const RowsCapacity& capacity)
-    : capacity_(capacity), arena_("rows", static_cast<std::size_t>(capacity.bytes())) {}
+    : capacity_(capacity), arena_("rows", static_cast<std::size_t>(capacity.bytes())) {
+  from_port_.reserve(static_cast<std::size_t>(capacity.size.rows));
+}
 
 void RowsMemory::reset(const plan::RowsPlan& plan, std::span<const int> port_edges, const Stage& stage,
                        const Stream& stream) {
@@ -106,6 +108,10 @@ void RowsMemory::reset(const plan::RowsPlan& plan, std::span<const int> port_edg
       span[1] = static_cast<std::int32_t>(plan.items[i].source.count);
     }
   }
+  from_port_.assign(static_cast<std::size_t>(size.rows), 0);
+  for (const plan::PortRows& port : plan.ports) {
+    for (const std::int32_t row : port.dst) from_port_.at(static_cast<std::size_t>(row)) = 1;
+  }
   if (stage.rotary) rows_.rotary = make_rotary_rows(stream, *stage.rotary, capacity_.master, rows_.positions, arena_);
   for (const int edge : port_edges) {
     const auto found = std::ranges::find(plan.ports, edge, &plan::PortRows::edge);
@@ -115,6 +121,12 @@ void RowsMemory::reset(const plan::RowsPlan& plan, std::span<const int> port_edg
   }
 }
 
+void RowsMemory::copy_ids(const plan::SamplePlan& sample, std::span<const std::int32_t> ids) {
+  auto* const out = rows_.ids.as<std::int32_t>() + sample.rows.first;
+  const std::uint8_t* const from_port = from_port_.data() + sample.rows.first;
+  for (std::size_t i = 0; i < ids.size(); ++i) out[i] = from_port[i] != 0 ? -1 : ids[i];
+}
+
 void RowsMemory::set_sample(std::size_t index, std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
                             std::span<const float> weights) {
   const plan::SamplePlan& sample = rows_.plan->samples.at(index);
@@ -122,7 +134,7 @@ void RowsMemory::set_sample(std::size_t index, std::span<const std::int32_t> ids
   MMT_CHECK(ids.size() == count && labels.size() == count && weights.size() == count,
             "sample {}: {} ids, {} labels and {} weights for {} planned rows", sample.sample, ids.size(), labels.size(),
             weights.size(), count);
-  std::ranges::copy(ids, rows_.ids.as<std::int32_t>() + sample.rows.first);
+  copy_ids(sample, ids);
   std::int64_t at = sample.supervised.first;
   const std::int64_t end = at + sample.supervised.count;
   for (std::size_t i = 1; i < count; ++i) {
@@ -141,7 +153,7 @@ void RowsMemory::set_ids(std::size_t index, std::span<const std::int32_t> ids) {
   const plan::SamplePlan& sample = rows_.plan->samples.at(index);
   MMT_CHECK(ids.size() == static_cast<std::size_t>(sample.rows.count), "sample {}: {} ids for {} rows", sample.sample,
             ids.size(), sample.rows.count);
-  std::ranges::copy(ids, rows_.ids.as<std::int32_t>() + sample.rows.first);
+  copy_ids(sample, ids);
   for (std::int64_t i = 0; i < sample.supervised.count; ++i) {
     rows_.labels.as<std::int32_t>()[sample.supervised.first + i] = 0;
     set_weight(sample.supervised.first + i, 0.0F);

@@ -3,6 +3,7 @@
 
 #include "parallel/run/stage.h"
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,7 +33,8 @@ class RowsMemory {
   void reset(const plan::RowsPlan& plan, std::span<const int> port_edges, const Stage& stage, const Stream& stream);
   Rows& rows() { return rows_; }
 
-  /// Token ids of sample `index` of the block, and the labels with their weights that its rows must predict:
+  /// Token ids of sample `index` of the block (rows that a port fills keep -1, whatever id stands there: their gradient
+  /// is not that of a token), and the labels with their weights that its rows must predict:
   /// `labels[i]` belongs to `ids[i]` (-100: none), so row i - 1 predicts it. Rows that no label supervises must not be
   /// in the plan's supervised rows, and the other way round: throws std::logic_error with the sample.
   void set_sample(std::size_t index, std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
@@ -44,11 +46,13 @@ class RowsMemory {
   Tensor source_of(std::size_t index) const;
 
  private:
+  void copy_ids(const plan::SamplePlan& sample, std::span<const std::int32_t> ids);
   void set_weight(std::int64_t at, float weight);
 
   RowsCapacity capacity_;
   Arena arena_;
   Rows rows_;
+  std::vector<std::uint8_t> from_port_;  ///< by row of the block
 };
 
 }  // namespace mmt::run

@@ -1,0 +1,38 @@
+// `mmtrain export` and `mmtrain import`: between checkpoints and the folders of published models.
+#include "apps/mmtrain/commands.h"
+#include "apps/mmtrain/export.h"
+#include "apps/mmtrain/inference.h"
+#include "apps/mmtrain/trainer.h"
+#include "core/log.h"
+
+namespace mmt::app {
+namespace {
+
+/// The configuration with the vocabulary that its tokenizer gives, where it says none.
+Config read_complete(Job& job, const Arguments& a) {
+  Config c = job.read(a.config, a.overrides, Job::Needs::nothing);
+  in_agreement(job.world(), [&] {
+    if (c.llm.spec.vocabulary == 0) c.llm.spec.vocabulary = Preparer(c).tokenizer().vocab_size();
+  });
+  return c;
+}
+
+}  // namespace
+
+int run_export(Job& job, const Arguments& a) {
+  const Config c = read_complete(job, a);
+  const std::string folder = resolve_checkpoint(job, a.checkpoint.empty() ? c.run.output_dir : a.checkpoint);
+  const auto reader = open_checkpoint(job, folder);
+  in_agreement(job.world(), [&] {
+    if (job.rank() != 0) return;
+    ExportOptions options;
+    options.out = a.out;
+    options.dtype = a.dtype;
+    options.merge_adapters = a.lora != "separate";
+    options.shard_bytes = a.shard_bytes;
+    for (const std::string& written : export_model(c, *reader, options)) log::info("written: {}", written);
+  });
+  return kDone;
+}
+
+}  // namespace mmt::app

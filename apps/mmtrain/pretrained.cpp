@@ -1,0 +1,174 @@
+#include "apps/mmtrain/pretrained.h"
+
+#include "apps/mmtrain/parameter_rules.h"
+#include "core/log.h"
+#include "models/hf_config.h"
+#include "parallel/run/checkpoint_pieces.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+namespace mmt::app {
+namespace {
+
+constexpr std::size_t kMostNamed = 8;  // names in a message
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kMostNamed); ++i) text += "\n  " + names[i];
+  if (names.size() > kMostNamed) text += fmt::format("\n  and {} more", names.size() - kMostNamed);
+  return text;
+}
+
+/// All parameters that a module of this kind has when all its layers are built, without adapters.
+std::set<std::string> family_stems(const Config& c, const PretrainedPart& part) {
+  std::set<std::string> stems;
+  const auto add = [&](const run::Stage& stage, const std::string& module) {
+    for (const run::ParamSpec& p : models::parameters_of(stage)) {
+      if (p.module == module) stems.insert(models::hf_stem(part.part, p.name).value_or(p.name));
+    }
+  };
+  for (const EncoderConfig& e : c.encoders) {
+    models::EncoderSpec spec = e.spec;
+    if (part.module == spec.name) {
+      spec.feature_layer = -1;
+      spec.post_norm = true;
+      add(models::build_encoder(spec, c.llm.spec.hidden, {}), part.module);
+    } else if (part.module == spec.name + ".projector") {
+      add(models::build_encoder(spec, c.llm.spec.hidden, {}), part.module);
+    }
+  }
+  if (part.module == c.llm.spec.name) {
+    models::LlmSpec spec = c.llm.spec;
+    spec.tie_embeddings = false;  // a tied head may be stored all the same
+    add(models::build_llm(spec, {}, {}), part.module);
+  }
+  return stems;
+}
+
+/// "layers" of "layers.0.mlp.up_proj.weight".
+std::string_view first_word(std::string_view stem) { return stem.substr(0, stem.find('.')); }
+
+/// A head that is stored though it is tied should be the embedding.
+void check_tied_head(const Config& c, const models::HfNames& names, const data::SafetensorsModel& files) {
+  const std::string* head = names.find("lm_head.weight");
+  const std::string* embedding = names.find("model.embed_tokens.weight");
+  if (!c.llm.spec.tie_embeddings || head == nullptr || embedding == nullptr) return;
+  const auto a = files.data(*head), b = files.data(*embedding);
+  if (a.size() != b.size() || std::memcmp(a.data(), b.data(), a.size()) != 0) {
+    log::warning("{}: {} differs from {}, but the model ties them: the embedding is used for both", files.path(), *head,
+                 *embedding);
+  }
+}
+
+/// What the folder's config.json leaves to its model_type.
+void log_defaults(const PretrainedPart& part) {
+  if (part.part == models::HfPart::projector) return;
+  const std::vector<std::string> defaults = models::read_hf_config(part.folder).defaults;
+  if (!defaults.empty())
+    log::info("{}: its config.json leaves open, and its type decides: {}", part.folder, fmt::join(defaults, ", "));
+}
+
+}  // namespace
+
+std::vector<PretrainedPart> pretrained_parts(const Config& c) {
+  std::vector<PretrainedPart> parts;
+  for (const EncoderConfig& e : c.encoders) {
+    const auto tower = e.spec.modality == "audio" ? models::HfPart::audio : models::HfPart::vision;
+    if (!e.init.hf.empty()) parts.push_back({e.spec.name, tower, e.init.hf});
+    if (!e.projector_init.hf.empty())
+      parts.push_back({e.spec.name + ".projector", models::HfPart::projector, e.projector_init.hf});
+  }
+  if (!c.llm.init.hf.empty()) parts.push_back({c.llm.spec.name, models::HfPart::llm, c.llm.init.hf});
+  return parts;
+}
+
+PretrainedNames match_pretrained(const Config& c, const Model& model, const PretrainedPart& part,
+                                 const data::SafetensorsModel& files) {
+  const models::HfNames names(part.part, files.names(), files.path());
+  PretrainedNames result;
+  std::vector<std::string> missing, wrong, extra;
+  std::set<std::string> used;
+  for (const run::Stage& stage : model.stages) {
+    for (const run::ParamSpec& p : models::parameters_of(stage)) {
+      if (p.module != part.module || is_adapter(p.name)) continue;
+      const std::string* name = names.find(p.name);
+      if (name == nullptr) {
+        missing.push_back(p.name);
+        continue;
+      }
+      const std::vector<std::int64_t>& shape = files.tensor(*name).shape;
+      if (shape != p.shape)
+        wrong.push_back(
+            fmt::format("{} is [{}], the model wants [{}]", *name, fmt::join(shape, ","), fmt::join(p.shape, ",")));
+      used.insert(*name);
+      result.file_of[canonical_name(p)] = *name;
+    }
+  }
+  const std::set<std::string> family = family_stems(c, part);
+  std::set<std::string_view> words;
+  for (const std::string& stem : family) words.insert(first_word(stem));
+  for (const auto& [stem, name] : names.all()) {
+    if (used.contains(name)) continue;
+    if (family.contains(stem))
+      result.unused.push_back(name);
+    else if (words.contains(first_word(stem)) && !models::is_hf_buffer(stem))
+      extra.push_back(name);
+  }
+  std::string problem;
+  const auto report = [&](const char* what, const std::vector<std::string>& list) {
+    if (!list.empty()) problem += fmt::format("\n{}:{}", what, listed(list));
+  };
+  report("tensors that are missing", missing);
+  report("tensors of another shape", wrong);
+  report("tensors that this module has no place for", extra);
+  if (!problem.empty()) {
+    std::string advice;
+    if (part.part == models::HfPart::projector)
+      advice = "\nA projector for another LLM starts anew with `projector: {init: random}`.";
+    if (std::ranges::find(missing, "lm_head.weight") != missing.end())
+      advice = "\nA model without lm_head.weight has `tie_embeddings: true` (in its config.json: tie_word_embeddings).";
+    throw ConfigError(fmt::format("{}: not the weights of {}{}{}", files.path(), part.module, problem, advice));
+  }
+  if (part.part == models::HfPart::llm) check_tied_head(c, names, files);
+  return result;
+}
+
+void load_pretrained(Job& job, const Config& c, Model& model, const Stream& stream) {
+  const std::vector<PretrainedPart> parts = pretrained_parts(c);
+  if (parts.empty()) return;
+  in_agreement(job.world(), [&] {
+    const std::vector<run::SavedPart> own = run::saved_parts(model.placed(), model.uses, nullptr);
+    std::map<std::string, data::SafetensorsModel> opened;
+    for (const PretrainedPart& part : parts) {
+      auto at = opened.find(part.folder);
+      if (at == opened.end()) {
+        try {
+          at = opened.emplace(part.folder, data::SafetensorsModel::open(part.folder)).first;
+          log_defaults(part);
+        } catch (const Error& e) {
+          throw ConfigError(e.what());
+        }
+      }
+      const data::SafetensorsModel& files = at->second;
+      const PretrainedNames names = match_pretrained(c, model, part, files);
+      for (const run::SavedPart& p : own) {
+        const auto name = names.file_of.find(p.name.substr(std::string_view("model/").size()));
+        if (name == names.file_of.end()) continue;
+        auto* out = static_cast<std::byte*>(p.data.data);
+        for (const h5::Box& box : run::boxes_of(p)) {
+          files.read_box(name->second, box, p.data.dtype, out);
+          out += run::num_elements(box.shape) * static_cast<std::int64_t>(size_of(p.data.dtype));
+        }
+      }
+      log::info("{}: {} tensors from {}{}", part.module, names.file_of.size(), part.folder,
+                names.unused.empty() ? "" : fmt::format(", {} not needed", names.unused.size()));
+    }
+  });
+  for (const int s : model.own) refresh_compute(*model.stores[static_cast<std::size_t>(s)], stream);
+}
+
+}  // namespace mmt::app

@@ -1,0 +1,142 @@
+#include "core/data/preprocessor_config.h"
+
+#include "core/data/json_guard.h"
+#include "core/error.h"
+#include "core/files.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+namespace mmt::data {
+namespace {
+
+constexpr std::uint64_t kMaxBytes = std::uint64_t{4} << 20;
+constexpr int kMaxDepth = 32;
+constexpr int kMaxSide = 1 << 15;
+
+class Preprocessor {
+ public:
+  Preprocessor(const nlohmann::json& object, const std::string& path) : object_(object), path_(path) {}
+
+  bool has(const char* key) const { return object_.contains(key) && !object_[key].is_null(); }
+  const nlohmann::json& operator[](const char* key) const { return object_[key]; }
+
+  bool flag(const char* key, bool fallback) const {
+    if (!has(key)) return fallback;
+    if (!object_[key].is_boolean()) refuse(key, "expected true or false");
+    return object_[key].get<bool>();
+  }
+  int side(const char* key, const nlohmann::json& value) const {
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() < 1 || value.get<std::uint64_t>() > kMaxSide)
+      refuse(key, fmt::format("expected lengths from 1 to {}", kMaxSide));
+    return static_cast<int>(value.get<std::uint64_t>());
+  }
+  std::array<double, 3> color(const char* key, const std::array<double, 3>& fallback) const {
+    if (!has(key)) return fallback;
+    std::array<double, 3> values{};
+    const nlohmann::json& list = object_[key];
+    if (!list.is_array() || list.size() != 3) refuse(key, "expected three numbers");
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (!list[i].is_number() || !std::isfinite(list[i].get<double>())) refuse(key, "expected three numbers");
+      values[i] = list[i].get<double>();
+    }
+    return values;
+  }
+  /// A number (both sides), or {"height", "width"}.
+  void box(const char* key, int& height, int& width) const {
+    const nlohmann::json& v = object_[key];
+    if (v.is_number()) {
+      height = width = side(key, v);
+    } else if (v.is_object() && v.contains("height") && v.contains("width")) {
+      height = side(key, v["height"]);
+      width = side(key, v["width"]);
+    } else {
+      refuse(key, "expected a number or height and width");
+    }
+  }
+  [[noreturn]] void refuse(const char* key, const std::string& what) const {
+    throw ConfigError(fmt::format("{}: {}: {}", path_, key, what));
+  }
+
+ private:
+  const nlohmann::json& object_;
+  const std::string& path_;
+};
+
+void read_sizes(const Preprocessor& p, ImageProcessing& o) {
+  const bool crop = p.flag("do_center_crop", p.has("crop_size"));
+  if (crop) {
+    o.fit = ImageFit::crop;
+    if (p.has("crop_size")) p.box("crop_size", o.height, o.width);
+    if (!p.has("size")) return;
+    const nlohmann::json& size = p["size"];
+    if (size.is_number())
+      o.resize = p.side("size", size);
+    else if (size.is_object() && size.contains("shortest_edge"))
+      o.resize = p.side("size", size["shortest_edge"]);
+    else
+      p.refuse("size", "expected shortest_edge before a crop");
+    return;
+  }
+  o.fit = ImageFit::stretch;
+  o.resize = 0;
+  if (p.has("size")) p.box("size", o.height, o.width);
+}
+
+}  // namespace
+
+ImageProcessing parse_image_preprocessor(std::string_view json, const std::string& path, const ImageProcessing& base) {
+  std::string error;
+  const nlohmann::json root = parse_json(json, kMaxDepth, error);
+  if (root.is_discarded()) throw ConfigError(fmt::format("{}:{}", path, error));
+  if (!root.is_object()) throw ConfigError(fmt::format("{}: is no preprocessor file: not an object", path));
+  const Preprocessor p(
+      root.contains("image_processor") && root["image_processor"].is_object() ? root["image_processor"] : root, path);
+  ImageProcessing o = base;
+  for (const char* step : {"do_resize", "do_rescale", "do_normalize"}) {
+    if (!p.flag(step, true)) p.refuse(step, "false is not supported");
+  }
+  if (p.has("rescale_factor")) {
+    const nlohmann::json& factor = p["rescale_factor"];
+    if (!factor.is_number() || std::abs(factor.get<double>() - 1.0 / 255) > 1e-9)
+      p.refuse("rescale_factor", "only 1/255 is supported");
+  }
+  if (p.has("resample")) {
+    const nlohmann::json& resample = p["resample"];
+    if (resample == 2)
+      o.resample = Resample::bilinear;
+    else if (resample == 3)
+      o.resample = Resample::bicubic;
+    else
+      p.refuse("resample", "only 2 (bilinear) and 3 (bicubic) are supported");
+  }
+  o.mean = p.color("image_mean", o.mean);
+  o.std = p.color("image_std", o.std);
+  for (const double s : o.std) {
+    if (!(s > 0)) p.refuse("image_std", "every value must be above 0");
+  }
+  read_sizes(p, o);
+  return o;
+}
+
+std::optional<ImageProcessing> read_image_preprocessor(const std::string& folder, const ImageProcessing& base) {
+  for (const char* name : {"preprocessor_config.json", "processor_config.json"}) {
+    const std::string path = (std::filesystem::path(folder) / name).string();
+    std::error_code none;
+    if (!std::filesystem::exists(path, none)) continue;
+    std::string text;
+    try {
+      text = files::read(path, kMaxBytes);
+    } catch (const Error& e) {
+      throw ConfigError(e.what());
+    }
+    if (text.find("\"image_mean\"") == std::string::npos) continue;  // of a tokenizer, or of sound alone
+    return parse_image_preprocessor(text, path, base);
+  }
+  return std::nullopt;
+}
+
+}  // namespace mmt::data

@@ -1,0 +1,39 @@
+// What the config.json of a published model (Hugging Face) says about modules of ours: the spellings of transformers 4
+// and 5, and per `model_type` the values that a file may leave out.
+//
+// Whole models hold a tower, a projector and an LLM (llava); others are one of them (llama, clip_vision_model,
+// whisper).
+#pragma once
+
+#include "models/spec.h"
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mmt::models {
+
+struct HfConfig {
+  std::string path;        ///< of the file, for messages
+  std::string model_type;  ///< as the file has it
+  std::string dtype;       ///< of the stored weights: "bfloat16"; empty where the file does not say
+  std::optional<LlmSpec> llm;
+  std::optional<EncoderSpec> encoder;
+  bool has_projector = false;  ///< `encoder->projector` is the model's own
+  /// Values that the file does not hold and its `model_type` decides: "text_config.rope_theta 10000".
+  std::vector<std::string> defaults;
+};
+
+/// Throws ConfigError naming the file and the key: what is missing, wrong, or not supported here.
+HfConfig parse_hf_config(std::string_view json, const std::string& path);
+/// config.json of a folder.
+HfConfig read_hf_config(const std::string& folder);
+/// Model types that can be read, for messages.
+std::vector<std::string> hf_model_types();
+
+/// A config.json (transformers 5) of a module alone, for what was not imported. `vocabulary` etc. come from the spec.
+std::string hf_config_of(const LlmSpec& spec, const std::string& dtype);
+std::string hf_config_of(const EncoderSpec& spec, const std::string& dtype);
+
+}  // namespace mmt::models

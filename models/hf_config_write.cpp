@@ -1,0 +1,131 @@
+// config.json of modules that were not imported, as transformers 5 writes it.
+#include "models/hf_config.h"
+
+#include "core/error.h"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+namespace mmt::models {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// transformers' name of an activation.
+std::string activation_name(const std::string& name) {
+  switch (*parse_activation(name)) {
+    case Activation::gelu_erf: return "gelu";
+    case Activation::gelu_tanh: return "gelu_pytorch_tanh";
+    case Activation::gelu_quick: return "quick_gelu";
+    case Activation::silu: return "silu";
+  }
+  return name;
+}
+
+[[noreturn]] void refuse(const std::string& module, const std::string& kind, const std::string& why) {
+  throw ConfigError(
+      fmt::format("{}: no model of transformers is a {} {}, so that it cannot be exported as one", module, kind, why));
+}
+
+/// What a family's class cannot express would be lost silently.
+void check_family(const LlmSpec& s) {
+  const LlmSpec family = llm_preset(s.kind);
+  if (s.kind == "gpt2") refuse(s.name, s.kind, "with these parameter names");
+  if (s.norm != NormKind::rms) refuse(s.name, s.kind, "with layer norms");
+  if (!s.gated) refuse(s.name, s.kind, "without gated MLP");
+  if (!s.rotary) refuse(s.name, s.kind, "without rotary positions");
+  if (s.qk_norm != family.qk_norm) refuse(s.name, s.kind, s.qk_norm ? "with q and k norms" : "without q and k norms");
+  const bool bias_key = s.kind == "llama" || s.kind == "qwen3";
+  if (bias_key ? s.qkv_bias != s.o_bias : s.qkv_bias != family.qkv_bias || s.o_bias != family.o_bias)
+    refuse(s.name, s.kind, "with these attention biases");
+  if (s.mlp_bias && s.kind != "llama") refuse(s.name, s.kind, "with MLP biases");
+  if (s.sliding_window > 0 && s.kind == "llama") refuse(s.name, s.kind, "with a sliding window");
+  if (s.sliding_window > 0 && s.kind == "mistral" && s.window_from_layer > 0)
+    refuse(s.name, s.kind, "with windows in some layers only");
+}
+
+Json rope_of(const LlmSpec& s) {
+  Json rope = {{"rope_theta", s.rope_theta}, {"rope_type", "default"}};
+  if (s.rope_scaling) {
+    rope["rope_type"] = "llama3";
+    rope["factor"] = s.rope_scaling->factor;
+    rope["low_freq_factor"] = s.rope_scaling->low_freq_factor;
+    rope["high_freq_factor"] = s.rope_scaling->high_freq_factor;
+    rope["original_max_position_embeddings"] = s.rope_scaling->original_max_position;
+  }
+  return rope;
+}
+
+}  // namespace
+
+std::string hf_config_of(const LlmSpec& s, const std::string& dtype) {
+  check_family(s);
+  const bool qwen = s.kind == "qwen2" || s.kind == "qwen3";
+  Json j = {{"architectures",
+             {s.kind == "llama"     ? "LlamaForCausalLM"
+              : s.kind == "mistral" ? "MistralForCausalLM"
+              : s.kind == "qwen2"   ? "Qwen2ForCausalLM"
+                                    : "Qwen3ForCausalLM"}},
+            {"model_type", s.kind},
+            {"dtype", dtype},
+            {"vocab_size", s.vocabulary},
+            {"hidden_size", s.hidden},
+            {"intermediate_size", s.intermediate},
+            {"num_hidden_layers", s.layers},
+            {"num_attention_heads", s.heads},
+            {"num_key_value_heads", s.kv_heads},
+            {"head_dim", s.head_dim},
+            {"hidden_act", activation_name(s.activation)},
+            {"rms_norm_eps", s.norm_epsilon},
+            {"tie_word_embeddings", s.tie_embeddings},
+            {"rope_parameters", rope_of(s)}};
+  if (s.kind == "llama" || s.kind == "qwen3") j["attention_bias"] = s.qkv_bias;
+  if (s.kind == "llama") j["mlp_bias"] = s.mlp_bias;
+  if (s.kind == "mistral") j["sliding_window"] = s.sliding_window > 0 ? Json(s.sliding_window) : Json(nullptr);
+  if (qwen) {
+    j["use_sliding_window"] = s.sliding_window > 0;
+    j["sliding_window"] = s.sliding_window > 0 ? Json(s.sliding_window) : Json(nullptr);
+    j["max_window_layers"] = s.sliding_window > 0 ? s.window_from_layer : s.layers;
+    Json types = Json::array();
+    for (int layer = 0; layer < s.layers; ++layer)
+      types.push_back(s.sliding_window > 0 && layer >= s.window_from_layer ? "sliding_attention" : "full_attention");
+    j["layer_types"] = types;
+  }
+  return j.dump(2) + "\n";
+}
+
+std::string hf_config_of(const EncoderSpec& s, const std::string& dtype) {
+  if (s.modality == "audio") {
+    const Json j = {{"architectures", {"WhisperEncoder"}},
+                    {"model_type", "whisper"},
+                    {"dtype", dtype},
+                    {"d_model", s.hidden},
+                    {"encoder_ffn_dim", s.intermediate},
+                    {"encoder_layers", s.layers},
+                    {"encoder_attention_heads", s.heads},
+                    {"num_mel_bins", s.mels},
+                    {"max_source_positions", s.max_positions},
+                    {"activation_function", activation_name(s.activation)}};
+    return j.dump(2) + "\n";
+  }
+  const EncoderSpec family = encoder_preset(s.kind);
+  if (s.class_token != family.class_token || s.patch_bias != family.patch_bias || s.pre_norm != family.pre_norm)
+    refuse(s.name, s.kind, "with these parts (class_token, patch_bias, pre_norm)");
+  const bool clip = s.kind == "clip";
+  Json j = {{"architectures", {clip ? "CLIPVisionModel" : "SiglipVisionModel"}},
+            {"model_type", clip ? "clip_vision_model" : "siglip_vision_model"},
+            {"dtype", dtype},
+            {"hidden_size", s.hidden},
+            {"intermediate_size", s.intermediate},
+            {"num_hidden_layers", s.layers},
+            {"num_attention_heads", s.heads},
+            {"num_channels", 3},
+            {"image_size", s.image_size},
+            {"patch_size", s.patch},
+            {"hidden_act", activation_name(s.activation)},
+            {"layer_norm_eps", s.norm_epsilon}};
+  if (!clip) j["vision_use_head"] = false;  // its pooling is no part of a trained tower
+  return j.dump(2) + "\n";
+}
+
+}  // namespace mmt::models

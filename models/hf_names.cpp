@@ -1,0 +1,98 @@
+#include "models/hf_names.h"
+
+#include "core/error.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace mmt::models {
+namespace {
+
+/// What stands before a part's names in some spelling. "base_model." is PEFT's.
+std::span<const std::string_view> prefixes(HfPart part) {
+  static constexpr std::array<std::string_view, 3> kLlm = {"base_model.", "model.", "language_model."};
+  static constexpr std::array<std::string_view, 5> kVision = {"base_model.", "model.", "vision_tower.", "vision_model.",
+                                                              "visual."};
+  static constexpr std::array<std::string_view, 4> kAudio = {"base_model.", "model.", "audio_tower.", "encoder."};
+  static constexpr std::array<std::string_view, 4> kProjector = {"base_model.", "model.", "multi_modal_projector.",
+                                                                 "mm_projector."};
+  switch (part) {
+    case HfPart::llm: return kLlm;
+    case HfPart::vision: return kVision;
+    case HfPart::audio: return kAudio;
+    case HfPart::projector: return kProjector;
+  }
+  return {};
+}
+
+/// Where one of these stands in front, the tensor belongs to that part (or to one that is not trained here).
+struct Marker {
+  std::string_view prefix;
+  std::optional<HfPart> part;
+};
+constexpr Marker kMarkers[] = {
+    {"language_model.", HfPart::llm},
+    {"lm_head.", HfPart::llm},
+    {"vision_tower.", HfPart::vision},
+    {"vision_model.", HfPart::vision},
+    {"visual.", HfPart::vision},
+    {"audio_tower.", HfPart::audio},
+    {"multi_modal_projector.", HfPart::projector},
+    {"mm_projector.", HfPart::projector},
+    {"text_model.", std::nullopt},
+    {"decoder.", std::nullopt},
+};
+
+}  // namespace
+
+std::optional<std::string> hf_stem(HfPart part, std::string_view name) {
+  bool marked = false;
+  for (bool stripped = true; stripped;) {
+    stripped = false;
+    for (const Marker& m : kMarkers) {
+      if (!name.starts_with(m.prefix)) continue;
+      if (m.part != part) return std::nullopt;
+      marked = true;
+    }
+    for (const std::string_view p : prefixes(part)) {
+      if (!name.starts_with(p)) continue;
+      name.remove_prefix(p.size());
+      stripped = true;
+      break;  // markers are looked for after each
+    }
+  }
+  // A projector never stands alone without its prefix but in files of our own, whose names begin with "linear".
+  if (part == HfPart::projector && !marked && !name.starts_with("linear")) return std::nullopt;
+  if (part == HfPart::projector) {
+    // The original LLaVA: a Sequential of linear, activation, linear.
+    for (const auto& [from, to] : {std::pair("0.", "linear_1."), std::pair("2.", "linear_2.")}) {
+      if (name.starts_with(from)) return to + std::string(name.substr(2));
+    }
+  }
+  return std::string(name);
+}
+
+HfNames::HfNames(HfPart part, std::span<const std::string> names, const std::string& path) : part_(part) {
+  for (const std::string& name : names) {
+    const std::optional<std::string> stem = hf_stem(part, name);
+    if (!stem) continue;
+    const auto [at, fresh] = by_stem_.emplace(*stem, name);
+    if (!fresh) throw ConfigError(fmt::format("{}: {} and {} are two names of one tensor", path, at->second, name));
+  }
+}
+
+const std::string* HfNames::find(std::string_view parameter) const {
+  const std::optional<std::string> stem = hf_stem(part_, parameter);
+  if (!stem) return nullptr;
+  const auto at = by_stem_.find(*stem);
+  return at == by_stem_.end() ? nullptr : &at->second;
+}
+
+bool is_hf_buffer(std::string_view stem) {
+  constexpr std::string_view kEndings[] = {"rotary_emb.inv_freq", "position_ids", "masked_bias", "attn.bias"};
+  return std::ranges::any_of(kEndings, [&](std::string_view e) { return stem.ends_with(e); });
+}
+
+}  // namespace mmt::models

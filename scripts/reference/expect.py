@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""What PyTorch computes with the cases of families.py, beside what we do: expect.py FOLDER [--binary mmtrain] [CASE...]
+
+For each case FOLDER/<case>.yaml is dumped (`mmtrain dump --logits`); transformers loads the same folders, gets the ids
+of the dump and prepares pictures and sounds itself, from the same files. Loss, logits and every gradient are compared
+tensor by tensor, in fp32, and in bf16 with PyTorch's own bf16 error. --write makes FOLDER/<case>.json of PyTorch's
+numbers, which the tests compare with: norms, products with a probe, bf16 errors.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import wave
+
+import h5py
+import numpy as np
+import torch
+from PIL import Image
+import transformers as hf
+from safetensors.torch import load_file
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "..", "tests", "data", "models"))
+from make_goldens import value  # noqa: E402
+
+TOLERANCE = 1e-4  # of a tensor's norm: fp32 sums in other orders, through two layers and back
+MODULES = {  # by case: what the YAML file says
+    "llama3": {"llm": "llama3"}, "mistral": {"llm": "mistral"}, "qwen2": {"llm": "qwen2"}, "qwen3": {"llm": "qwen3"},
+    "llava_clip": {"whole": "llava_clip"}, "llava_siglip": {"whole": "llava_siglip"},
+    "composed": {"eyes": "siglip", "ears": "whisper", "llm": "qwen3", "eyes.projector": "projector_eyes",
+                 "ears.projector": "projector_ears"},
+}
+
+
+def probe(name, count):
+    return value("probe " + name, count)
+
+
+class Reference:
+    """One case in PyTorch."""
+
+    def __init__(self, folder, case, dtype):
+        self.folder, self.modules, self.dtype = folder, MODULES[case], dtype
+        load = lambda kind, name: kind.from_pretrained(os.path.join(folder, name), dtype=dtype,
+                                                       attn_implementation="eager").train()
+        self.parameters = {}
+        if "whole" in self.modules:
+            self.whole = load(hf.LlavaForConditionalGeneration, self.modules["whole"])
+            self.processor = hf.AutoImageProcessor.from_pretrained(os.path.join(folder, self.modules["whole"]),
+                                                                   backend="pil")
+            for name, p in self.whole.named_parameters():
+                self.parameters[self.our_name(name)] = p
+            return
+        self.llm = load(hf.AutoModelForCausalLM, self.modules["llm"])
+        self.add("llm", self.llm)
+        if "eyes" in self.modules:
+            self.eyes = load(hf.SiglipVisionModel, self.modules["eyes"])
+            self.processor = hf.AutoImageProcessor.from_pretrained(os.path.join(folder, self.modules["eyes"]),
+                                                                   backend="pil")
+            self.add("eyes", self.eyes)
+        if "ears" in self.modules:
+            whole = load(hf.WhisperModel, self.modules["ears"])
+            self.ears = whole.encoder
+            self.ears.embed_positions.requires_grad_(False)  # sinusoids: frozen in Whisper and here
+            self.add("ears", self.ears)
+        for name in ("eyes.projector", "ears.projector"):
+            if name not in self.modules:
+                continue
+            tensors = load_file(os.path.join(folder, self.modules[name], "model.safetensors"))
+            for key, t in tensors.items():
+                self.parameters[f"{name}/{key}"] = torch.nn.Parameter(t.to(dtype))
+
+    @staticmethod
+    def our_name(name):
+        if name.startswith("model.language_model."):
+            return "llm/model." + name[len("model.language_model."):]
+        if name.startswith("model.vision_tower."):
+            return "eyes/" + name[len("model.vision_tower."):].removeprefix("vision_model.")
+        if name.startswith("model.multi_modal_projector."):
+            return "eyes.projector/" + name[len("model.multi_modal_projector."):]
+        return "llm/" + name
+
+    def add(self, module, model):
+        for name, p in model.named_parameters():
+            self.parameters[f"{module}/{name.removeprefix('vision_model.')}"] = p
+
+    def pixels(self, path):
+        with Image.open(path) as image:
+            return self.processor(images=image.convert("RGB"), return_tensors="pt")["pixel_values"].to(self.dtype)
+
+    def frames(self, path):
+        with wave.open(path) as f:
+            samples = np.frombuffer(f.readframes(f.getnframes()), "<i2").astype(np.float32) / 32768
+        extractor = hf.WhisperFeatureExtractor(feature_size=80, chunk_length=1)
+        return extractor(samples, sampling_rate=16000, return_tensors="pt")["input_features"].to(self.dtype)
+
+    def project(self, name, x):
+        p = self.parameters
+        if f"{name}/linear.weight" in p:
+            return torch.nn.functional.linear(x, p[f"{name}/linear.weight"], p[f"{name}/linear.bias"])
+        x = torch.nn.functional.linear(x, p[f"{name}/linear_1.weight"], p[f"{name}/linear_1.bias"])
+        return torch.nn.functional.linear(torch.nn.functional.gelu(x), p[f"{name}/linear_2.weight"],
+                                          p[f"{name}/linear_2.bias"])
+
+    def logits(self, record, ids):
+        ids = torch.tensor(ids)[None]
+        picture = record.get("image") and os.path.join(self.folder, record["image"])
+        sound = record.get("audio") and os.path.join(self.folder, record["audio"])
+        if "whole" in self.modules:
+            media = {"pixel_values": self.pixels(picture)} if picture else {}
+            return self.whole(input_ids=ids, **media).logits[0]
+        x = self.llm.get_input_embeddings()(ids)
+        if picture:
+            rows = self.project("eyes.projector", self.eyes(self.pixels(picture)).last_hidden_state[0])
+            x = torch.cat([x[0][ids[0] != 261], rows])[self.places(ids[0] == 261)][None]
+        if sound:
+            rows = self.project("ears.projector", self.ears(self.frames(sound)).last_hidden_state[0])
+            x = torch.cat([x[0][ids[0] != 263], rows])[self.places(ids[0] == 263)][None]
+        return self.llm(inputs_embeds=x).logits[0]
+
+    @staticmethod
+    def places(media):
+        """Row of [text rows, media rows] that each row takes."""
+        text = int((~media).sum())
+        return torch.where(media, text + torch.cumsum(media, 0) - 1, torch.cumsum(~media, 0) - 1)
+
+    def run(self, records, samples):
+        weight = sum(sum(label != -100 for label in s["labels"]) for s in samples.values())
+        out = {"weight": weight, "samples": {}}
+        total = 0.0
+        for place, s in samples.items():
+            logits = self.logits(records[place], s["ids"])
+            labels = torch.tensor(s["labels"])
+            loss = torch.nn.functional.cross_entropy(logits[:-1].float(), labels[1:], ignore_index=-100, reduction="sum")
+            (loss / weight).backward()
+            total += loss.item()
+            out["samples"][place] = {"loss": loss.item(), "logits": logits.detach().float().numpy()}
+        out["loss"] = total / weight
+        out["grads"] = {name: p.grad.float().numpy() for name, p in self.parameters.items() if p.grad is not None}
+        return out
+
+
+def dump(binary, path, precision):
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "dump.h5")
+        subprocess.run([binary, "dump", path, "--out", out, "--logits", "--set", f"run.output_dir={folder}/run", "--set",
+                        f"data.index_dir={folder}", "--set", f"train.precision={precision}"], check=True,
+                       stdout=subprocess.DEVNULL)
+        with h5py.File(out) as f:
+            samples = {int(k): {"ids": v["input_ids"][:].tolist(), "labels": v["labels"][:].tolist(),
+                                "loss": float(v["loss"][()]), "logits": v["logits"][:]} for k, v in f["samples"].items()}
+            grads = {}
+            for module in f["grads"]:
+                for name in f["grads"][module]:
+                    grads[f"{module}/{name}"] = f["grads"][module][name][:]
+            return {"loss": float(f["loss"][()]), "samples": samples, "grads": grads}
+
+
+def scale(name, grads):
+    """What an error is measured by: the gradient's norm, or where its true value is zero (a key bias without rotary
+    positions) the rounding of the sums it consists of, which the weight's gradient bounds."""
+    own = np.linalg.norm(grads[name])
+    weight = name.removesuffix("bias") + "weight"
+    if not name.endswith(".bias") or grads.get(weight) is None or grads[weight].ndim != 2:
+        return own
+    return max(own, 1e-2 * 2 * np.linalg.norm(grads[weight]) / np.sqrt(grads[weight].shape[1]))
+
+
+def compare(ours, theirs, tolerance, what):
+    worst = ("", 0.0)
+    assert set(ours["grads"]) == set(theirs["grads"]), set(ours["grads"]) ^ set(theirs["grads"])
+    for name, g in theirs["grads"].items():
+        error = np.linalg.norm(ours["grads"][name] - g) / max(scale(name, theirs["grads"]), 1e-30)
+        worst = max(worst, (name, error), key=lambda x: x[1])
+    logits = max(np.linalg.norm(ours["samples"][p]["logits"] - s["logits"]) / np.linalg.norm(s["logits"])
+                 for p, s in theirs["samples"].items())
+    loss = abs(ours["loss"] / theirs["loss"] - 1)
+    print(f"{what}: loss {loss:.1e}, logits {logits:.1e}, worst gradient {worst[1]:.1e} ({worst[0]}) of {len(ours['grads'])}")
+    return max(loss, logits, worst[1]) <= tolerance
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder")
+    parser.add_argument("cases", nargs="*")
+    parser.add_argument("--binary", default=os.path.join(HERE, "..", "..", "build", "release", "bin", "mmtrain"))
+    parser.add_argument("--write", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    good = True
+    for case in args.cases or MODULES:
+        path = os.path.join(args.folder, case + ".yaml")
+        ours = dump(args.binary, path, "fp32")
+        data = {"composed": "media", "llava_clip": "pictures", "llava_siglip": "pictures"}.get(case, "text")
+        with open(os.path.join(args.folder, data + ".json"), encoding="utf-8") as f:
+            records = json.load(f)
+        theirs = Reference(args.folder, case, torch.float32).run(records, ours["samples"])
+        good = compare(ours, theirs, TOLERANCE, case + " fp32") and good
+        theirs16 = Reference(args.folder, case, torch.bfloat16).run(records, ours["samples"])
+        ours16 = dump(args.binary, path, "bf16")
+        compare(theirs16, theirs, 1, case + " bf16, PyTorch")
+        compare(ours16, theirs, 1, case + " bf16, ours")
+        errors = {n: float(np.linalg.norm(theirs16["grads"][n] - g)) for n, g in theirs["grads"].items()}
+        total = [np.sqrt(sum(np.linalg.norm(x["grads"][n] - g) ** 2 for n, g in theirs["grads"].items()))
+                 for x in (ours16, theirs16)]
+        print(f"{case} bf16: error of all gradients {total[0]:.3e}, PyTorch's own {total[1]:.3e}")
+        good = good and total[0] <= 2 * total[1]
+        if not args.write:
+            continue
+        numbers = lambda name, x: [float(np.linalg.norm(x)), float(x.astype(np.float64).ravel() @ probe(name, x.size))]
+        out = {"loss": theirs["loss"], "weight": theirs["weight"],
+               "samples": {str(p): {"ids": ours["samples"][p]["ids"], "loss": s["loss"],
+                                    "logits": numbers(f"logits {p}", s["logits"])}
+                           for p, s in theirs["samples"].items()},
+               "grads": {n: numbers(n, g) for n, g in sorted(theirs["grads"].items())},
+               "bf16_error": {n: e for n, e in sorted(errors.items())}}
+        with open(os.path.join(args.folder, case + ".json"), "w", encoding="utf-8") as f:
+            json.dump(out, f, indent=1)
+            f.write("\n")
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()

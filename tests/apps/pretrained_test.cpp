@@ -1,0 +1,266 @@
+// Published models (Hugging Face folders) in and out: what PyTorch computes with them, and that nothing is lost.
+// tests/data/pretrained holds tiny models as transformers saves them; scripts/reference/ made them and the numbers.
+#include "core/data/safetensors.h"
+#include "tests/apps/dump_file.h"
+#include "tests/apps/fixture.h"
+
+#include <fmt/format.h>
+#include <catch2/catch.hpp>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+
+using namespace mmt::app_test;
+using nlohmann::json;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// make_goldens.py's value().
+std::vector<double> named_values(const std::string& name, std::size_t count) {
+  std::uint32_t h = 2166136261U;
+  for (const char c : name) h = (h ^ static_cast<unsigned char>(c)) * 16777619U;
+  std::vector<double> v(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint32_t x = static_cast<std::uint32_t>(i) * 2654435761U + h;
+    x = (x ^ (x >> 16)) * 0x7FEB352DU;
+    x = (x ^ (x >> 15)) * 0x846CA68BU;
+    x ^= x >> 16;
+    v[i] = static_cast<double>(x >> 8) / 8388608.0 - 1.0;
+  }
+  return v;
+}
+
+double probed(const std::string& name, const std::vector<float>& values) {
+  const std::vector<double> probe = named_values("probe " + name, values.size());
+  double sum = 0.0;
+  for (std::size_t i = 0; i < values.size(); ++i) sum += probe[i] * static_cast<double>(values[i]);
+  return sum;
+}
+
+/// A copy of tests/data/pretrained that vanishes, where runs may write.
+class PretrainedRun {
+ public:
+  PretrainedRun() { fs::copy(fs::path(MMT_TEST_DATA) / "pretrained", folder(), fs::copy_options::recursive); }
+  const fs::path& folder() const { return folder_.path(); }
+  Outcome run(const std::string& command, const std::string& config, const Set& set = {}, const Launch& launch = {},
+              const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> list = {command, (folder() / config).string()};
+    for (const std::string& s : set) {
+      list.emplace_back("--set");
+      list.push_back(s);
+    }
+    list.insert(list.end(), more.begin(), more.end());
+    return run_binary(folder(), list, launch);
+  }
+  DumpFile dump(const std::string& config, const Set& set = {}, int ranks = 0) const {
+    const fs::path file = folder() / "dump.h5";
+    require_done(run("dump", config, set, {.ranks = ranks}, {"--out", file.string(), "--logits"}));
+    return read_dump(file);
+  }
+  json expected(const std::string& name) const { return json::parse(read_text(folder() / (name + ".json"))); }
+
+ private:
+  TempFolder folder_;
+};
+
+/// What errors of a gradient are measured by: its norm; for a bias whose true gradient may be zero (a key's without
+/// rotary positions) the rounding of the sums it consists of, too, which the gradient of its weight bounds
+/// (dump_file.h).
+double scale_of(const json& grads, const DumpFile& dump, const std::string& name) {
+  const double own = grads.at(name)[0];
+  if (!name.ends_with(".bias")) return own;
+  const std::string weight = name.substr(0, name.size() - 4) + "weight";
+  if (!grads.contains(weight) || dump.grads.at(weight).shape.size() != 2) return own;
+  return std::max(own, 1e-2 * 2 * grads.at(weight)[0].get<double>() /
+                           std::sqrt(static_cast<double>(dump.grads.at(weight).shape[1])));
+}
+
+/// f32 sums in other orders through two layers and back: all cases stay below 3e-6 of a tensor's norm. 1e-4 is what is
+/// asked for; a wrong weight, mask or position is at least 1e-2.
+constexpr double kTolerance = 1e-4;
+
+std::vector<std::string> wrong_numbers(const DumpFile& dump, const json& expected) {
+  std::vector<std::string> wrong;
+  const auto check = [&](const std::string& what, double value, double wanted, double scale) {
+    if (!(std::abs(value - wanted) <= kTolerance * scale))
+      wrong.push_back(fmt::format("{}: {} instead of {}", what, value, wanted));
+  };
+  check("loss", dump.loss, expected["loss"], expected["loss"]);
+  check("weight", dump.weight, expected["weight"], 1e-9);
+  for (const auto& [place, numbers] : expected["samples"].items()) {
+    const DumpFile::Sample& s = dump.samples.at(std::stoll(place));
+    if (json(s.ids) != numbers["ids"]) wrong.push_back("ids of sample " + place);
+    const double size = numbers["logits"][0];
+    check("loss of sample " + place, s.loss, numbers["loss"], numbers["loss"]);
+    check("logits of sample " + place, norm(s.logits.values), size, size);
+    check("logits of sample " + place + " on a probe", probed("logits " + place, s.logits.values), numbers["logits"][1],
+          size);
+  }
+  const json& grads = expected["grads"];
+  if (grads.size() != dump.grads.size())
+    wrong.push_back(fmt::format("{} gradients instead of {}", dump.grads.size(), grads.size()));
+  for (const auto& [name, numbers] : grads.items()) {
+    const auto found = dump.grads.find(name);
+    if (found == dump.grads.end()) {
+      wrong.push_back(name + " is missing");
+      continue;
+    }
+    const double scale = scale_of(grads, dump, name);
+    check(name, norm(found->second.values), numbers[0], scale);
+    check(name + " on a probe", probed(name, found->second.values), numbers[1], scale);
+  }
+  return wrong;
+}
+
+std::string joined(const std::vector<std::string>& list) {
+  std::string text;
+  for (const std::string& s : list) text += s + "\n";
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("published models compute what PyTorch does in loss logits and every gradient") {
+  const PretrainedRun p;
+  const std::string name = GENERATE("llama3", "mistral", "qwen2", "qwen3", "llava_clip", "llava_siglip", "composed");
+  INFO(name);
+  const json expected = p.expected(name);
+  const DumpFile one = p.dump(name + ".yaml");
+  CHECK(joined(wrong_numbers(one, expected)).empty());
+
+  // In a parallel layout, and there the comparison must see a gradient that is not what it should be.
+  DumpFile two = p.dump(name + ".yaml", {"parallel.layout.all.pp=2", "parallel.layout.all.dp=1"}, 2);
+  CHECK(joined(wrong_numbers(two, expected)).empty());
+  for (float& v : two.grads.begin()->second.values) v *= 1.01F;
+  CHECK_FALSE(wrong_numbers(two, expected).empty());
+
+  // bf16: as near to fp32 as PyTorch in bf16 is, by a factor of two over all gradients together.
+  const DumpFile half = p.dump(name + ".yaml", {"train.precision=bf16"});
+  double ours = 0.0, theirs = 0.0;
+  for (const auto& [tensor, g] : one.grads) {
+    ours += std::pow(distance(g.values, half.grads.at(tensor).values), 2);
+    theirs += std::pow(expected["bf16_error"][tensor].get<double>(), 2);
+  }
+  CHECK(std::sqrt(ours) <= 2 * std::sqrt(theirs));
+}
+
+TEST_CASE("a published model goes out as it came in bit for bit") {
+  const PretrainedRun p;
+  const std::string name = GENERATE("llama3", "qwen2", "llava_clip", "composed");
+  INFO(name);
+  const std::string precision = GENERATE("fp32", "bf16");
+  // A step that changes no bit: the weights of the checkpoint are those that were read. A frozen module is kept in the
+  // precision of the run.
+  Set set = {"optimizer.lr=1e-30", "optimizer.weight_decay=0", "train.precision=" + precision};
+  if (name == "llava_clip") set.emplace_back("modules.eyes.trainable=false");
+  require_done(p.run("train", name + ".yaml", set));
+  const fs::path out = p.folder() / "out";
+  require_done(p.run("export", name + ".yaml", set, {}, {"--out", out.string()}));
+  struct Pair {
+    std::string from, to;
+  };
+  const std::vector<Pair> pairs = name == "composed" ? std::vector<Pair>{{"siglip", "out/eyes"},
+                                                                         {"whisper", "out/ears"},
+                                                                         {"qwen3", "out/llm"},
+                                                                         {"projector_eyes", "out/eyes.projector"},
+                                                                         {"projector_ears", "out/ears.projector"}}
+                                                     : std::vector<Pair>{{name, "out"}};
+  for (const Pair& pair : pairs) {
+    INFO(pair.to);
+    const auto before = mmt::data::SafetensorsModel::open((p.folder() / pair.from).string());
+    const auto after = mmt::data::SafetensorsModel::open((p.folder() / pair.to).string());
+    CHECK(after.names() == before.names());
+    for (const std::string& tensor : before.names()) {
+      INFO(tensor);
+      CHECK(after.tensor(tensor).dtype == before.tensor(tensor).dtype);
+      CHECK(after.tensor(tensor).shape == before.tensor(tensor).shape);
+      const auto a = after.data(tensor), b = before.data(tensor);
+      CHECK((a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0));
+    }
+    if (fs::exists(p.folder() / pair.from / "config.json"))
+      CHECK(read_text(p.folder() / pair.to / "config.json") == read_text(p.folder() / pair.from / "config.json"));
+  }
+}
+
+namespace {
+
+/// Rewrites config.json of a folder.
+void change_config(const fs::path& folder, const std::function<void(json&)>& change) {
+  json j = json::parse(read_text(folder / "config.json"));
+  change(j);
+  write_text(folder / "config.json", j.dump(2));
+}
+
+void require_refused(const Outcome& o, const std::vector<std::string>& words) {
+  require_code(o, kUsage);
+  for (const std::string& word : words) REQUIRE_THAT(o.err + o.out, Catch::Contains(word));
+}
+
+}  // namespace
+
+TEST_CASE("a published folder that does not fit is refused with its tensors") {
+  const PretrainedRun p;
+  const fs::path llm = p.folder() / "llama3";
+  const auto dump = [&](const std::string& name = "llama3.yaml", const Set& set = {}, int ranks = 0) {
+    return p.run("dump", name, set, {.ranks = ranks}, {"--out", (p.folder() / "d.h5").string()});
+  };
+  SECTION("no folder") {
+    fs::rename(llm, p.folder() / "elsewhere");
+    require_refused(dump(), {"llama3.yaml:3", "config.json", "save_pretrained"});
+  }
+  SECTION("config.json has one layer more") {
+    change_config(llm, [](json& j) { j["num_hidden_layers"] = 3; });
+    require_refused(dump("llama3.yaml", {}, 2), {"missing", "model.layers.2.input_layernorm.weight", "llama3"});
+  }
+  SECTION("config.json has one layer less") {
+    change_config(llm, [](json& j) { j["num_hidden_layers"] = 1; });
+    require_refused(dump(), {"no place for", "model.layers.1.input_layernorm.weight"});
+  }
+  SECTION("biases that the config does not speak of") {
+    // The weights of a Qwen2 read as those of a llama would compute something else without a word.
+    change_config(p.folder() / "qwen2", [](json& j) { j["model_type"] = "llama"; });
+    require_refused(dump("qwen2.yaml"), {"no place for", "model.layers.0.self_attn.q_proj.bias"});
+  }
+  SECTION("other shapes") {
+    change_config(llm, [](json& j) { j["intermediate_size"] = 64; });
+    require_refused(dump(), {"another shape", "model.layers.0.mlp.up_proj.weight is [48,32], the model wants [64,32]"});
+  }
+  SECTION("an untied head that is not there") {
+    change_config(p.folder() / "qwen2", [](json& j) { j["tie_word_embeddings"] = false; });
+    require_refused(dump("qwen2.yaml"), {"lm_head.weight", "tie_embeddings: true"});
+  }
+  SECTION("sizes written beside the folder") {
+    require_refused(dump("llama3.yaml", {"modules.llm.hidden=64"}), {"hidden: 64 given", "has 32"});
+  }
+  SECTION("a kind that the folder is not") {
+    require_refused(dump("llama3.yaml", {"modules.llm.kind=qwen3"}), {"kind: qwen3 given", "llama"});
+  }
+  SECTION("a tower where an LLM is wanted") {
+    require_refused(dump("llama3.yaml", {"modules.llm.init.hf=" + (p.folder() / "siglip").string()}), {"has no LLM"});
+  }
+  SECTION("a damaged file") {
+    const std::string bytes = read_text(llm / "model.safetensors");
+    write_text(llm / "model.safetensors", bytes.substr(0, bytes.size() - 2));
+    require_refused(dump("llama3.yaml", {}, 2), {"model.safetensors"});
+  }
+  SECTION("a projector for another LLM") {
+    require_refused(dump("llava_clip.yaml", {"modules.eyes.projector.kind=linear"}), {"linear.weight", "init: random"});
+    require_done(dump("llava_clip.yaml", {"modules.eyes.projector.kind=linear", "modules.eyes.projector.init=random"}));
+  }
+  SECTION("both ways of starting") {
+    require_refused(dump("llama3.yaml", {"modules.llm.init.checkpoint=/x"}), {"checkpoint", "hf"});
+  }
+}
+
+TEST_CASE("an export says what it cannot do") {
+  const PretrainedRun p;
+  require_done(p.run("train", "llama3.yaml"));
+  const fs::path out = p.folder() / "out";
+  write_text(out / "file", "x");
+  require_refused(p.run("export", "llama3.yaml", {}, {}, {"--out", out.string()}), {"not empty"});
+  require_code(p.run("export", "llama3.yaml", {}, {}, {"--out", out.string(), "--dtype", "I8"}), kUsage);
+  require_refused(p.run("export", "llama3.yaml", {"run.output_dir=nowhere"}, {}, {"--out", "o"}), {"no checkpoint"});
+}

@@ -1,0 +1,67 @@
+// preprocessor_config.json of vision towers, and what in one cannot be followed.
+#include "core/data/preprocessor_config.h"
+#include "core/error.h"
+#include "tests/support/message_of.h"
+
+#include <catch2/catch.hpp>
+
+using namespace mmt;
+using namespace mmt::data;
+using mmt::test::message_of;
+
+namespace {
+
+ImageProcessing parse_file(const std::string& json) {
+  return parse_image_preprocessor(json, "m/preprocessor_config.json", {});
+}
+
+}  // namespace
+
+TEST_CASE("the preprocessor of a CLIP says sizes crop and colours") {
+  const ImageProcessing o = parse_file(R"({"crop_size": {"height": 336, "width": 336}, "do_center_crop": true,
+    "do_convert_rgb": true, "do_normalize": true, "do_rescale": true, "do_resize": true,
+    "image_mean": [0.5, 0.25, 0.125], "image_std": [0.1, 0.2, 0.3], "image_processor_type": "CLIPImageProcessor",
+    "resample": 3, "rescale_factor": 0.00392156862745098, "size": {"shortest_edge": 340}})");
+  CHECK(o.fit == ImageFit::crop);
+  CHECK(o.height == 336);
+  CHECK(o.width == 336);
+  CHECK(o.resize == 340);
+  CHECK(o.resample == Resample::bicubic);
+  CHECK(o.mean == std::array{0.5, 0.25, 0.125});
+  CHECK(o.std == std::array{0.1, 0.2, 0.3});
+  // As the first CLIP of the hub has it: numbers.
+  const ImageProcessing old = parse_file(R"({"crop_size": 224, "do_center_crop": true, "size": 256, "resample": 2})");
+  CHECK(old.height == 224);
+  CHECK(old.resize == 256);
+  CHECK(old.resample == Resample::bilinear);
+  CHECK(old.mean == ImageProcessing{}.mean);
+}
+
+TEST_CASE("the preprocessor of a SigLIP stretches") {
+  const ImageProcessing o = parse_file(R"({"do_resize": true, "size": {"height": 384, "width": 380}, "resample": 3,
+    "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]})");
+  CHECK(o.fit == ImageFit::stretch);
+  CHECK(o.height == 384);
+  CHECK(o.width == 380);
+}
+
+TEST_CASE("a processor_config.json holds the preprocessor inside") {
+  const ImageProcessing o = parse_file(R"({"processor_class": "LlavaProcessor",
+    "image_processor": {"crop_size": 28, "do_center_crop": true, "size": {"shortest_edge": 28}}})");
+  CHECK(o.height == 28);
+  CHECK(o.fit == ImageFit::crop);
+}
+
+TEST_CASE("a preprocessor with steps that are not made here is refused") {
+  const auto message = [](const std::string& json) { return message_of<ConfigError>([&] { parse_file(json); }); };
+  CHECK_THAT(message("{"), Catch::StartsWith("m/preprocessor_config.json:1:"));
+  CHECK_THAT(message("3"), Catch::Contains("not an object"));
+  CHECK_THAT(message(R"({"do_normalize": false})"), Catch::Contains("do_normalize: false"));
+  CHECK_THAT(message(R"({"rescale_factor": 1.0})"), Catch::Contains("rescale_factor: only 1/255"));
+  CHECK_THAT(message(R"({"resample": 0})"), Catch::Contains("resample: only"));
+  CHECK_THAT(message(R"({"image_mean": [0.5]})"), Catch::Contains("image_mean: expected three"));
+  CHECK_THAT(message(R"({"image_std": [0.5, 0, 0.5]})"), Catch::Contains("image_std: every value"));
+  CHECK_THAT(message(R"({"crop_size": 100000000, "do_center_crop": true})"), Catch::Contains("crop_size: expected"));
+  CHECK_THAT(message(R"({"crop_size": 224, "size": {"longest_edge": 3}})"), Catch::Contains("size: expected"));
+  CHECK_THAT(message(R"({"size": {"height": -1, "width": 2}})"), Catch::Contains("size: expected"));
+}

@@ -1,0 +1,211 @@
+// config.json in the spellings of transformers 4 and 5, and what a file may leave out.
+#include "models/hf_config.h"
+#include "tests/support/message_of.h"
+
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+
+using namespace mmt;
+using namespace mmt::models;
+using mmt::test::message_of;
+
+namespace {
+
+HfConfig parse(const std::string& json) { return parse_hf_config(json, "m/config.json"); }
+
+bool noted(const HfConfig& c, const std::string& text) {
+  return std::ranges::find(c.defaults, text) != c.defaults.end();
+}
+
+}  // namespace
+
+TEST_CASE("a Llama 3 of the hub is read with its rope scaling") {
+  const HfConfig c = parse(R"({"model_type": "llama", "torch_dtype": "bfloat16", "vocab_size": 128256,
+    "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 64, "hidden_act": "silu", "rms_norm_eps": 1e-05, "rope_theta": 500000.0,
+    "tie_word_embeddings": true, "attention_bias": false, "mlp_bias": false, "eos_token_id": [128001, 128008],
+    "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+    "original_max_position_embeddings": 8192, "rope_type": "llama3"}})");
+  REQUIRE(c.llm.has_value());
+  CHECK_FALSE(c.encoder.has_value());
+  const LlmSpec& s = *c.llm;
+  CHECK(s.kind == "llama");
+  CHECK(s.vocabulary == 128256);
+  CHECK(s.hidden == 2048);
+  CHECK(s.intermediate == 8192);
+  CHECK(s.layers == 16);
+  CHECK(s.heads == 32);
+  CHECK(s.kv_heads == 8);
+  CHECK(s.head_dim == 64);
+  CHECK(s.rope_theta == 500000.0);
+  CHECK(s.tie_embeddings);
+  CHECK_FALSE(s.qkv_bias);
+  REQUIRE(s.rope_scaling.has_value());
+  CHECK(s.rope_scaling->factor == 32.0);
+  CHECK(s.rope_scaling->original_max_position == 8192);
+  CHECK(c.dtype == "bfloat16");
+  CHECK(c.defaults.empty());
+}
+
+TEST_CASE("transformers 5 writes rope_parameters layer_types and dtype") {
+  const HfConfig c = parse(R"({"model_type": "qwen2", "dtype": "bfloat16", "vocab_size": 300, "hidden_size": 64,
+    "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "hidden_act": "silu", "rms_norm_eps": 1e-06, "tie_word_embeddings": false, "use_sliding_window": true,
+    "sliding_window": 128, "max_window_layers": 1, "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]})");
+  const LlmSpec& s = *c.llm;
+  CHECK(s.rope_theta == 1e6);
+  CHECK_FALSE(s.rope_scaling.has_value());
+  CHECK(s.sliding_window == 128);
+  CHECK(s.window_from_layer == 1);
+  CHECK(s.qkv_bias);
+  CHECK_FALSE(s.o_bias);
+  CHECK(c.dtype == "bfloat16");
+}
+
+TEST_CASE("a window of a Qwen2 needs its flag and that of a Mistral does not") {
+  const std::string sizes = R"("vocab_size": 300, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+    "num_attention_heads": 4, "num_key_value_heads": 2)";
+  const auto window = [&](const std::string& more) { return *parse("{" + sizes + ", " + more + "}").llm; };
+  CHECK(window(R"("model_type": "qwen2", "sliding_window": 32768, "max_window_layers": 2)").sliding_window == 0);
+  const LlmSpec flagged =
+      window(R"("model_type": "qwen2", "sliding_window": 32, "max_window_layers": 2, "use_sliding_window": true)");
+  CHECK(flagged.sliding_window == 32);
+  CHECK(flagged.window_from_layer == 2);
+  CHECK(window(R"("model_type": "mistral", "sliding_window": null)").sliding_window == 0);
+  CHECK(window(R"("model_type": "mistral", "sliding_window": 16)").sliding_window == 16);
+  CHECK(window(R"("model_type": "mistral")").sliding_window == 4096);  // the class's own
+  CHECK(window(R"("model_type": "llama", "sliding_window": 16)").sliding_window == 0);
+}
+
+TEST_CASE("what a file leaves out is the default of its type and is noted") {
+  const HfConfig llama = parse(R"({"model_type": "llama", "vocab_size": 32064})");
+  CHECK(llama.llm->hidden == 4096);
+  CHECK(llama.llm->intermediate == 11008);
+  CHECK(llama.llm->kv_heads == 32);
+  CHECK(llama.llm->head_dim == 128);
+  CHECK(llama.llm->norm_epsilon == 1e-6);
+  CHECK(noted(llama, "hidden_size 4096"));
+  CHECK(noted(llama, "tie_word_embeddings false"));
+  CHECK_FALSE(noted(llama, "vocab_size 32064"));
+  const HfConfig qwen3 = parse(R"({"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 16})");
+  CHECK(qwen3.llm->head_dim == 128);  // not hidden / heads
+  CHECK(qwen3.llm->qk_norm);
+  const HfConfig clip = parse(R"({"model_type": "clip_vision_model"})");
+  CHECK(clip.encoder->patch == 32);
+  CHECK(clip.encoder->activation == "gelu_quick");
+  const HfConfig whisper = parse(R"({"model_type": "whisper"})");
+  CHECK(whisper.encoder->hidden == 384);
+  CHECK(whisper.encoder->max_positions == 1500);
+}
+
+TEST_CASE("a LLaVA has a tower a projector and an LLM") {
+  // As llava-1.5-7b-hf has it: the text_config of five keys.
+  const HfConfig c = parse(R"({"model_type": "llava", "image_token_index": 32000, "projector_hidden_act": "gelu",
+    "vision_feature_layer": -2, "vision_feature_select_strategy": "default", "vocab_size": 32064,
+    "text_config": {"model_type": "llama", "max_position_embeddings": 4096, "rms_norm_eps": 1e-05,
+      "torch_dtype": "float16", "vocab_size": 32064},
+    "vision_config": {"hidden_size": 1024, "image_size": 336, "intermediate_size": 4096,
+      "model_type": "clip_vision_model", "num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 14}})");
+  REQUIRE(c.llm.has_value());
+  REQUIRE(c.encoder.has_value());
+  CHECK(c.has_projector);
+  CHECK(c.llm->hidden == 4096);
+  CHECK(c.llm->vocabulary == 32064);
+  CHECK(c.encoder->kind == "clip");
+  CHECK(c.encoder->feature_layer == -2);
+  CHECK(c.encoder->select == "patch");
+  CHECK(c.encoder->projector.kind == "mlp2");
+  CHECK(c.encoder->projector.hidden == 4096);
+  CHECK(noted(c, "text_config.hidden_size 4096"));
+  // Without a vision_config the tower is CLIP ViT-L/14-336.
+  const HfConfig bare = parse(R"({"model_type": "llava"})");
+  CHECK(bare.encoder->layers == 24);
+  CHECK(bare.encoder->image_size == 336);
+  // The whole model ties, the text_config does not.
+  CHECK(parse(R"({"model_type": "llava", "tie_word_embeddings": true})").llm->tie_embeddings);
+  CHECK(parse(R"({"model_type": "llava", "text_config": {"tie_word_embeddings": true}})").llm->tie_embeddings);
+}
+
+TEST_CASE("mistakes in a config.json name the file and the key") {
+  const auto message = [](const std::string& json) { return message_of<ConfigError>([&] { parse(json); }); };
+  CHECK_THAT(message("{"), Catch::StartsWith("m/config.json:1:"));
+  CHECK_THAT(message("[]"), Catch::Contains("not an object"));
+  CHECK_THAT(message("{}"), Catch::Contains("model_type is missing"));
+  CHECK_THAT(message(R"({"model_type": 3})"), Catch::Contains("m/config.json: model_type: expected a string"));
+  CHECK_THAT(message(R"({"model_type": "gpt2"})"), Catch::Contains("llama, mistral, qwen2, qwen3"));
+  CHECK_THAT(message(R"({"model_type": "llama", "hidden_size": -4})"), Catch::Contains("hidden_size: expected"));
+  CHECK_THAT(message(R"({"model_type": "llama", "hidden_size": 1e30})"), Catch::Contains("hidden_size: expected"));
+  CHECK_THAT(message(R"({"model_type": "llama", "hidden_size": 4.5})"), Catch::Contains("hidden_size: expected"));
+  CHECK_THAT(message(R"({"model_type": "llama", "hidden_size": 100})"), Catch::Contains("do not divide"));
+  CHECK_THAT(message(R"({"model_type": "llama", "hidden_act": "relu"})"), Catch::Contains("\"relu\""));
+  CHECK_THAT(message(R"({"model_type": "llama", "rope_scaling": {"type": "other", "factor": 2}})"),
+             Catch::Contains("rope_scaling.type: \"other\""));
+  CHECK_THAT(message(R"({"model_type": "llama", "rope_parameters": []})"),
+             Catch::Contains("rope_parameters: expected"));
+  CHECK_THAT(message(R"({"model_type": "qwen2", "num_hidden_layers": 2, "layer_types": ["full_attention"]})"),
+             Catch::Contains("1 entries for 2 layers"));
+  CHECK_THAT(message(R"({"model_type": "qwen2", "num_hidden_layers": 2,
+                         "layer_types": ["sliding_attention", "full_attention"]})"),
+             Catch::Contains("not supported"));
+  CHECK_THAT(message(R"({"model_type": "llava", "vision_feature_layer": [-2, -5]})"), Catch::Contains("a list"));
+  CHECK_THAT(message(R"({"model_type": "llava", "text_config": {"model_type": "gemma"}})"),
+             Catch::Contains("text_config.model_type: \"gemma\""));
+  CHECK_THAT(message(R"({"model_type": "llava", "vision_config": {"model_type": "siglip_vision_model"}})"),
+             Catch::Contains("drops the first patch"));
+}
+
+TEST_CASE("a written config.json is read back as the same spec") {
+  LlmSpec s = llm_preset(GENERATE("llama", "mistral", "qwen2", "qwen3"));
+  s.vocabulary = 500;
+  s.hidden = 64;
+  s.layers = 3;
+  s.heads = 4;
+  s.kv_heads = 2;
+  s.rope_theta = 12345;
+  if (s.kind == "llama") s.rope_scaling = RopeScaling{8, 1, 4, 64};
+  if (s.kind != "llama") s.sliding_window = 48;
+  if (s.kind == "qwen2") s.window_from_layer = 2;
+  resolve(s);
+  const HfConfig c = parse(hf_config_of(s, "bfloat16"));
+  const LlmSpec& r = *c.llm;
+  CHECK(r.kind == s.kind);
+  CHECK(r.vocabulary == s.vocabulary);
+  CHECK(r.hidden == s.hidden);
+  CHECK(r.intermediate == s.intermediate);
+  CHECK(r.layers == s.layers);
+  CHECK(r.heads == s.heads);
+  CHECK(r.kv_heads == s.kv_heads);
+  CHECK(r.head_dim == s.head_dim);
+  CHECK(r.norm_epsilon == s.norm_epsilon);
+  CHECK(r.rope_theta == s.rope_theta);
+  CHECK(r.rope_scaling.has_value() == s.rope_scaling.has_value());
+  CHECK(r.sliding_window == s.sliding_window);
+  CHECK(r.window_from_layer == s.window_from_layer);
+  CHECK(r.qkv_bias == s.qkv_bias);
+  CHECK(c.defaults.empty());
+
+  LlmSpec odd = s;
+  odd.norm = NormKind::layer;
+  CHECK_THROWS_AS(hf_config_of(odd, "bfloat16"), ConfigError);
+}
+
+TEST_CASE("a written config.json of a tower is read back as the same spec") {
+  EncoderSpec s = encoder_preset(GENERATE("clip", "siglip", "whisper"));
+  s.hidden = 64;
+  s.layers = 3;
+  s.heads = 4;
+  resolve(s, 64);
+  const EncoderSpec r = *parse(hf_config_of(s, "float32")).encoder;
+  CHECK(r.kind == s.kind);
+  CHECK(r.hidden == s.hidden);
+  CHECK(r.intermediate == s.intermediate);
+  CHECK(r.layers == s.layers);
+  CHECK(r.heads == s.heads);
+  CHECK(r.activation == s.activation);
+  CHECK(r.patch == s.patch);
+  CHECK(r.image_size == s.image_size);
+  CHECK(r.mels == s.mels);
+  CHECK(r.max_positions == s.max_positions);
+}
