@@ -1,6 +1,8 @@
 #include "apps/mmtrain/commands.h"
 #include "apps/mmtrain/inference.h"
 #include "core/data/safetensors.h"
+#include "core/data/tokenizer.h"
+#include "core/error.h"
 #include "core/log.h"
 #include "core/metrics/metrics.h"
 
@@ -8,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 
 namespace mmt::app {
@@ -39,10 +42,41 @@ int inspect_weights(const std::string& path, bool json) {
   return kDone;
 }
 
+bool is_tokenizer(const std::filesystem::path& path) {
+  return path.filename() == "tokenizer.json" || path.extension() == ".model";
+}
+
+/// How many tokens there are and which are special; or the ids of texts, a JSON list a line.
+int inspect_tokenizer(const std::string& path, const std::string& texts, bool special) {
+  const data::Tokenizer tokenizer = data::Tokenizer::load(path);
+  if (texts.empty()) {
+    std::cout << fmt::format("{}: {} ids, bos {}, eos {}\n", data::Tokenizer::file_of(path).string(),
+                             tokenizer.vocab_size(), tokenizer.bos_token(), tokenizer.eos_token());
+    for (data::TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+      if (tokenizer.is_special(id)) std::cout << fmt::format("{:>8} {}\n", id, tokenizer.bytes_of(id));
+    }
+    return kDone;
+  }
+  std::ifstream in(texts);
+  if (!in) throw ConfigError(fmt::format("{}: cannot be read", texts));
+  std::string line;
+  for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    const auto text = nlohmann::json::parse(line, nullptr, false);
+    if (!text.is_string()) throw ConfigError(fmt::format("{}:{}: a JSON string is expected", texts, number));
+    const std::string& value = text.get_ref<const std::string&>();
+    const auto ids = special ? tokenizer.encode_with_special(value) : tokenizer.encode(value);
+    std::cout << fmt::format("[{}]\n", fmt::join(ids, ","));
+  }
+  return kDone;
+}
+
 }  // namespace
 
 int run_inspect(Job& job, const Arguments& a) {
   std::string path = a.checkpoint;
+  if (!a.text.empty() || is_tokenizer(path)) {
+    return job.rank() == 0 ? inspect_tokenizer(path, a.text, a.special) : kDone;
+  }
   if (data::SafetensorsModel::looks_like(path)) return job.rank() == 0 ? inspect_weights(path, a.json) : kDone;
   if (std::filesystem::is_regular_file(path)) {  // a config: the newest checkpoint of its run
     log::set_level(log::Level::warning);

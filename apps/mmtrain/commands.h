@@ -35,6 +35,9 @@ struct Arguments {
   // export
   std::string dtype, lora = "merged";
   std::uint64_t shard_bytes = std::uint64_t{5} << 30;
+  // inspect
+  std::string text;      ///< a file of texts, one JSON string a line, whose ids a tokenizer prints
+  bool special = false;  ///< special tokens in these texts count as such
   // validate
   bool decode = false;  ///< decode every medium, not its header alone
 };

@@ -163,10 +163,11 @@ std::vector<data::DatasetIndex> open_indexes(const Config& c, const std::vector<
 }
 
 std::string data_identity(const Config& c, const std::vector<data::DatasetIndex>& indexes) {
-  std::filesystem::path tokenizer(c.data.tokenizer);
-  if (std::filesystem::is_directory(tokenizer)) tokenizer /= "tokenizer.json";
+  const std::filesystem::path tokenizer = data::Tokenizer::file_of(c.data.tokenizer);
   constexpr std::uint64_t kMaxTokenizer = std::uint64_t{1} << 30;
-  std::uint64_t hash = hash64(files::read(tokenizer.string(), kMaxTokenizer));
+  // A SentencePiece model has its added tokens in other files.
+  std::uint64_t hash = tokenizer.extension() == ".model" ? data::Tokenizer::load(tokenizer).hash()
+                                                         : hash64(files::read(tokenizer.string(), kMaxTokenizer));
   const auto add = [&](std::int64_t value) { hash = hash64(hash, static_cast<std::uint64_t>(value)); };
   for (const data::DatasetIndex& index : indexes) {
     add(index.size());

@@ -110,8 +110,10 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"merged", "separate"}));
   exporting->add_option("--shard-bytes", a.shard_bytes, "largest file of weights")->check(CLI::PositiveNumber);
 
-  CLI::App* inspect = add("inspect", "what a checkpoint or a safetensors file holds", run_inspect, false);
-  inspect->add_option("checkpoint", a.checkpoint, "checkpoint folder, run folder, config, or published weights (.safetensors, their index or folder)")->required();
+  CLI::App* inspect = add("inspect", "what a checkpoint, a safetensors file or a tokenizer holds", run_inspect, false);
+  inspect->add_option("checkpoint", a.checkpoint, "checkpoint folder, run folder, config, or published weights (.safetensors, their index or folder), tokenizer.json or tokenizer.model")->required();
+  inspect->add_option("--text", a.text, "of a tokenizer: print the ids of the texts in this file, one JSON string a line");
+  inspect->add_flag("--special", a.special, "with --text: special tokens in the texts are special");
   add_json(inspect);
 
   add_json(add("env", "what this machine and build offer", run_env, false));

@@ -34,6 +34,11 @@ void AddedTokenFinder::add(const AddedToken& token) {
   if (at == lengths.end() || *at != token.content.size()) lengths.insert(at, token.content.size());
 }
 
+const AddedToken* AddedTokenFinder::find_token(std::string_view content) const {
+  const auto it = tokens_.find(content);
+  return it == tokens_.end() ? nullptr : &it->second;
+}
+
 std::vector<AddedTokenFinder::Hit> AddedTokenFinder::find(std::string_view text, bool special) const {
   std::vector<Hit> hits;
   if (tokens_.empty()) return hits;

@@ -26,6 +26,7 @@ class AddedTokenFinder {
   };
   void add(const AddedToken& token);
   bool empty() const { return tokens_.empty(); }
+  const AddedToken* find_token(std::string_view content) const;  ///< null: there is none
   /// Non-overlapping hits, ascending; `special`: special tokens count too.
   std::vector<Hit> find(std::string_view text, bool special) const;
 

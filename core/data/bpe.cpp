@@ -1,5 +1,6 @@
 #include "core/data/bpe.h"
 
+#include "core/data/utf8.h"
 #include "core/error.h"
 
 #include <algorithm>
@@ -19,6 +20,8 @@ std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
 std::size_t spread(std::uint64_t key) { return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15ULL) >> 20); }
 
 }  // namespace
+
+Bpe::Bpe() { byte_ids.fill(kNone); }
 
 void Bpe::reserve_merges(std::size_t count) {
   MMT_CHECK(num_merges_ == 0, "merges were added already");
@@ -54,17 +57,7 @@ void Bpe::encode(std::string_view word, std::vector<std::int32_t>& ids) const {
   }
   thread_local std::vector<std::int32_t> symbols;
   symbols.clear();
-  bool fuse = false;
-  for (const char c : word) {
-    const std::int32_t id = byte_ids[static_cast<std::uint8_t>(c)];
-    if (id != kNone) {
-      symbols.push_back(id);
-      fuse = false;
-    } else if (unknown != kNone && !fuse) {
-      symbols.push_back(unknown);
-      fuse = fuse_unknown;
-    }
-  }
+  characters ? add_characters(word, symbols) : add_bytes(word, symbols);
   constexpr std::size_t kShort = 24;  // below this the quadratic search over a few cache lines is the faster one
   if (symbols.size() <= kShort) {
     merge_short(symbols);
@@ -76,6 +69,47 @@ void Bpe::encode(std::string_view word, std::vector<std::int32_t>& ids) const {
     symbols.clear();
     symbols.shrink_to_fit();
   }
+}
+
+void Bpe::add_bytes(std::string_view word, std::vector<std::int32_t>& symbols) const {
+  bool fuse = false;
+  for (const char c : word) {
+    const std::int32_t id = byte_ids[static_cast<std::uint8_t>(c)];
+    if (id != kNone) {
+      symbols.push_back(id);
+      fuse = false;
+    } else if (unknown != kNone && !fuse) {
+      symbols.push_back(unknown);
+      fuse = fuse_unknown;
+    }
+  }
+}
+
+void Bpe::add_characters(std::string_view word, std::vector<std::int32_t>& symbols) const {
+  bool waiting = false;  // an unknown token is written before the next known character, behind bytes in between
+  const auto flush = [&] {
+    if (waiting) symbols.push_back(unknown);
+    waiting = false;
+  };
+  std::uint32_t code = 0;
+  for (std::size_t i = 0; i < word.size();) {
+    const auto length = static_cast<std::size_t>(std::max(decode_utf8(word, i, code), 1));
+    const std::string_view character = word.substr(i, length);
+    i += length;
+    if (const auto it = words.find(character); it != words.end()) {
+      flush();
+      symbols.push_back(it->second);
+      continue;
+    }
+    const auto id_of = [&](char c) { return byte_ids[static_cast<std::uint8_t>(c)]; };
+    if (std::ranges::all_of(character, [&](char c) { return id_of(c) != kNone; })) {
+      for (const char c : character) symbols.push_back(id_of(c));
+    } else if (unknown != kNone) {
+      if (!fuse_unknown) flush();
+      waiting = true;
+    }
+  }
+  flush();
 }
 
 void Bpe::merge_short(std::vector<std::int32_t>& symbols) const {

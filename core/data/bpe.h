@@ -1,5 +1,5 @@
-// Byte-pair merging over raw bytes (Sennrich et al. 2016, in the form of GPT-2): the pair of lowest rank merges first,
-// the leftmost of equal ones. n log n in the length of the word.
+// Byte-pair merging (Sennrich et al. 2016) over raw bytes, in the form of GPT-2, or over characters, in the form of
+// SentencePiece: the pair of lowest rank merges first, the leftmost of equal ones. n log n in the length of the word.
 #pragma once
 
 #include <array>
@@ -22,10 +22,15 @@ class Bpe {
  public:
   static constexpr std::int32_t kNone = -1;
 
-  std::array<std::int32_t, 256> byte_ids{};  ///< token of each single byte, kNone where the vocabulary lacks it
-  StringMap<std::int32_t> words;             ///< token of a byte string
-  bool ignore_merges = false;                ///< a word that is a token is not merged from its bytes
-  std::int32_t unknown = kNone;              ///< for bytes without a token
+  Bpe();
+
+  /// Words are cut into characters (of valid UTF-8), those that the vocabulary lacks into bytes or the unknown token.
+  bool characters = false;
+  /// Token of each byte, kNone where the vocabulary lacks it. Of `characters`: those that stand for a byte.
+  std::array<std::int32_t, 256> byte_ids;
+  StringMap<std::int32_t> words;  ///< token of a byte string
+  bool ignore_merges = false;     ///< a word that is a token is not merged from its bytes
+  std::int32_t unknown = kNone;   ///< for bytes without a token
   bool fuse_unknown = false;
 
   /// Makes room for `count` merges; `add_merge` ranks them in the order of the calls (a repeated pair takes the last).
@@ -36,6 +41,8 @@ class Bpe {
   void encode(std::string_view word, std::vector<std::int32_t>& ids) const;
 
  private:
+  void add_bytes(std::string_view word, std::vector<std::int32_t>& symbols) const;
+  void add_characters(std::string_view word, std::vector<std::int32_t>& symbols) const;
   struct Merge {
     std::uint64_t pair = ~std::uint64_t{0};  // left << 32 | right
     std::int32_t rank = 0, merged = 0;

@@ -62,14 +62,21 @@ class ChatTemplate::Builder {
   void id(TokenId id, bool supervised, bool fixed) {
     flush();
     push(id, supervised, fixed);
+    place_ = TextPlace::section;
   }
-  void sections(const Sections& sections, bool supervised, bool fixed) {
+  /// BOS before everything: what follows is the beginning of the text.
+  void bos(TokenId id) {
+    push(id, false, false);
+    place_ = TextPlace::text;
+  }
+  void sections(std::span<const Tokenizer::Section> sections, bool supervised, bool fixed) {
     for (const auto& s : sections) s.special >= 0 ? id(s.special, supervised, fixed) : text(s.text, supervised, fixed);
   }
   void slot(TokenId token, std::int32_t media) {
     flush();
     result_.slots.push_back({static_cast<std::int32_t>(result_.ids.size()), media});
     push(token, false, true);
+    place_ = TextPlace::section;
   }
   Dialogue finish() {
     flush();
@@ -86,9 +93,10 @@ class ChatTemplate::Builder {
   void flush() {
     if (pending_.empty()) return;
     scratch_.clear();
-    tokenizer_.encode(pending_, scratch_);
+    tokenizer_.encode(pending_, scratch_, place_);
     for (const TokenId token : scratch_) push(token, supervised_, fixed_);
     pending_.clear();
+    place_ = TextPlace::inside;
   }
 
   const Tokenizer& tokenizer_;
@@ -96,6 +104,7 @@ class ChatTemplate::Builder {
   std::string pending_;
   std::vector<TokenId> scratch_;
   bool supervised_ = false, fixed_ = false;
+  TextPlace place_ = TextPlace::text;
 };
 
 ChatTemplate::ChatTemplate(TemplateSpec spec, const Tokenizer& tokenizer)
@@ -108,11 +117,17 @@ ChatTemplate::ChatTemplate(TemplateSpec spec, const Tokenizer& tokenizer)
     formats_[r] = {resolve(turns[r]->prefix), resolve(turns[r]->suffix), turns[r]->lead};
   }
   slots_ = {resolve(spec_.image), resolve(spec_.audio)};
+  begins_with_bos_ = spec_.start.starts_with("{bos}") && !start_.empty() && start_.front().special >= 0;
+  for (const Role role : {Role::user, Role::assistant}) {
+    const Format& format = formats_[static_cast<std::size_t>(role)];
+    const Sections& before = role == Role::user ? format.suffix : format.prefix;
+    if (!before.empty()) answer_place_ = before.back().special >= 0 ? TextPlace::section : TextPlace::inside;
+  }
 
   std::vector<TokenId> end;
   for (const auto& section : formats_[static_cast<std::size_t>(Role::assistant)].suffix) {
     if (section.special < 0) {
-      tokenizer.encode(section.text, end);
+      tokenizer.encode(section.text, end, TextPlace::inside);
     } else {
       end.push_back(section.special);
       break;
@@ -185,7 +200,8 @@ void ChatTemplate::write(Builder& builder, const Record& record, std::size_t num
                          const std::string& where) const {
   const auto refuse = [&](const std::string& what) -> void { throw DataError(DataFault::bad_record, where, what); };
   std::array<int, 2> numbers{};  // slots written so far, by modality
-  builder.sections(start_, false, false);
+  if (begins_with_bos_) builder.bos(start_.front().special);
+  builder.sections(std::span(start_).subspan(begins_with_bos_ ? 1 : 0), false, false);
   const bool has_system = num_turns > 0 && record.turns[0].role == Role::system;
   if (!has_system && !spec_.default_system.empty()) {
     const Format& format = formats_[static_cast<std::size_t>(Role::system)];
@@ -247,7 +263,7 @@ void ChatTemplate::write(Builder& builder, const Record& record, std::size_t num
     // Of the suffix, what ends the answer is learnt: up to its first special token, or all of it where there is none.
     bool ends = learns;
     for (const auto& section : format.suffix) {
-      builder.sections({section}, ends, false);
+      builder.sections(std::span(&section, 1), ends, false);
       if (section.special >= 0) ends = false;
     }
   }
@@ -276,7 +292,7 @@ std::string ChatTemplate::answer(std::span<const TokenId> ids) const {
     const auto at = std::search(ids.begin(), ids.end(), stop.begin(), stop.end());
     end = std::min(end, static_cast<std::size_t>(at - ids.begin()));
   }
-  std::string text = tokenizer_->decode(ids.first(end));
+  std::string text = tokenizer_->decode(ids.first(end), true, answer_place_);
   const std::string& lead = spec_.assistant.lead;
   if (!lead.empty() && text.starts_with(lead)) text.erase(0, lead.size());
   return spec_.trim ? std::string(trimmed(text)) : text;

@@ -29,7 +29,9 @@ struct SlotFormat {
   std::string before, token, after;
 };
 
-/// "{bos}" and "{eos}" in any string stand for the tokenizer's own.
+/// "{bos}" and "{eos}" in any string stand for the tokenizer's own. The text begins behind a "{bos}" at the very front
+/// of `start` (where the tokenizer writes a space before texts, it stands there); behind a BOS that is written out it
+/// goes on.
 struct TemplateSpec {
   std::string name;
   std::string start;           ///< before everything ("{bos}" or "<|begin_of_text|>")
@@ -102,8 +104,10 @@ class ChatTemplate {
   const Tokenizer* tokenizer_;
   std::string bos_, eos_;
   Sections start_;
-  std::array<Format, 4> formats_;  // by Role
-  std::array<Slot, 2> slots_;      // by Modality
+  bool begins_with_bos_ = false;                 // "{bos}", as if the text began behind it
+  TextPlace answer_place_ = TextPlace::section;  // of a generated answer
+  std::array<Format, 4> formats_;                // by Role
+  std::array<Slot, 2> slots_;                    // by Modality
   std::vector<std::vector<TokenId>> stops_;
 };
 

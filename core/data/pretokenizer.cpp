@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -19,8 +20,12 @@ using nlohmann::json;
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
+constexpr std::size_t kMaxSteps = 64;  // of a Sequence
+
 [[noreturn]] void refuse(const std::string& where, const std::string& what) {
-  throw ConfigError(fmt::format("{}: {} is not supported (byte-level BPE with NFC or no normaliser is)", where, what));
+  throw ConfigError(fmt::format(
+      "{}: {} is not supported (NFC and its kin, Prepend, Replace; Split, Digits, Metaspace, ByteLevel are)", where,
+      what));
 }
 
 std::string type_of(const json& spec, const std::string& where) {
@@ -49,6 +54,51 @@ std::string normalised(std::string_view text, int options, const char* name) {
   return {static_cast<const char*>(static_cast<const void*>(out)), static_cast<std::size_t>(size)};
 }
 
+std::string text_of(const json& spec, const char* key, const std::string& where) {
+  if (!spec.is_object() || !spec.contains(key) || !spec[key].is_string()) {
+    throw ConfigError(fmt::format("{}: \"{}\": a text is expected", where, key));
+  }
+  return spec[key].get<std::string>();
+}
+
+std::string lowered(std::string_view text) {
+  std::string out;
+  std::uint32_t code = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    const int n = decode_utf8(text, i, code);
+    append_utf8(out, static_cast<std::uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))));
+    i += static_cast<std::size_t>(std::max(n, 1));
+  }
+  return out;
+}
+
+std::string replaced_text(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  std::size_t done = 0;
+  for (std::size_t at = 0; (at = text.find(from, done)) != std::string_view::npos; done = at + from.size()) {
+    out.append(text, done, at - done).append(to);
+  }
+  return out.append(text.substr(done));
+}
+
+std::string replaced_matches(std::string_view text, const Regex& pattern, std::string_view to) {
+  std::string out;
+  std::size_t done = 0, from = 0;
+  while (from < text.size()) {
+    const Regex::Match m = pattern.next(text, from);
+    if (!m.found) break;
+    if (m.end == m.begin) {  // an empty match replaces nothing
+      std::uint32_t code = 0;
+      from = m.begin >= text.size() ? text.size()
+                                    : m.begin + static_cast<std::size_t>(std::max(decode_utf8(text, m.begin, code), 1));
+      continue;
+    }
+    out.append(text, done, m.begin - done).append(to);
+    done = from = m.end;
+  }
+  return out.append(text.substr(done));
+}
+
 std::string escaped_for_regex(std::string_view literal) {
   std::string out;
   for (const char c : literal) {
@@ -63,55 +113,68 @@ std::string escaped_for_regex(std::string_view literal) {
 Normalizer::Normalizer(const json& spec, const std::string& where) {
   if (spec.is_null()) return;
   const std::string type = type_of(spec, where);
-  if (type == "Sequence") {
+  constexpr std::pair<std::string_view, Form> forms[] = {
+      {"NFC", Form::nfc}, {"NFD", Form::nfd}, {"NFKC", Form::nfkc}, {"NFKD", Form::nfkd}, {"Lowercase", Form::lower}};
+  const auto* form = std::ranges::find(forms, type, [](const auto& f) { return f.first; });
+  if (form != std::end(forms)) {
+    steps_.push_back({form->second, {}, {}, std::nullopt});
+  } else if (type == "Sequence") {
     if (!spec.contains("normalizers") || !spec["normalizers"].is_array()) refuse(where, "a Sequence without a list");
+    if (spec["normalizers"].size() > kMaxSteps) refuse(where, "a Sequence of so many steps");
     for (const json& part : spec["normalizers"]) {
       if (part.is_object() && part.value("type", json()) == "Sequence") refuse(where, "a Sequence in a Sequence");
-      const Normalizer inner(part, where);
-      forms_.insert(forms_.end(), inner.forms_.begin(), inner.forms_.end());
+      Normalizer inner(part, where);
+      std::ranges::move(inner.steps_, std::back_inserter(steps_));
     }
-  } else if (type == "NFC") {
-    forms_ = {Form::nfc};
-  } else if (type == "NFD") {
-    forms_ = {Form::nfd};
-  } else if (type == "NFKC") {
-    forms_ = {Form::nfkc};
-  } else if (type == "NFKD") {
-    forms_ = {Form::nfkd};
-  } else if (type == "Lowercase") {
-    forms_ = {Form::lower};
+  } else if (type == "Prepend") {
+    steps_.push_back({Form::prepend, {}, text_of(spec, "prepend", where), std::nullopt});
+  } else if (type == "Replace") {
+    Step step{Form::replace, {}, text_of(spec, "content", where), std::nullopt};
+    const json pattern = spec.value("pattern", json());
+    if (pattern.is_object() && pattern.contains("Regex")) {
+      step.pattern.emplace(text_of(pattern, "Regex", where), where);
+    } else {
+      step.from = text_of(pattern, "String", where);
+      if (step.from.empty()) refuse(where, "Replace of nothing");
+    }
+    steps_.push_back(std::move(step));
   } else {
     refuse(where, fmt::format("the normaliser {:?}", type));
   }
 }
 
-std::string Normalizer::apply(std::string_view text) const {
+bool Normalizer::prepends() const {
+  return std::ranges::any_of(steps_, [](const Step& s) { return s.form == Form::prepend && !s.to.empty(); });
+}
+
+std::string Normalizer::apply(std::string_view text, TextPlace place) const {
   std::string result(text);
-  for (const Form form : forms_) {
-    const bool ascii =
-        std::all_of(result.begin(), result.end(), [](char c) { return static_cast<signed char>(c) >= 0; });
-    if (form == Form::lower) {
-      std::string lowered;
-      std::uint32_t code = 0;
-      for (std::size_t i = 0; i < result.size();) {
-        const int n = decode_utf8(result, i, code);
-        append_utf8(lowered, static_cast<std::uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code))));
-        i += static_cast<std::size_t>(std::max(n, 1));
-      }
-      result = std::move(lowered);
-    } else if (!ascii) {
-      const int options = (form == Form::nfc || form == Form::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
-                          (form == Form::nfkc || form == Form::nfkd ? UTF8PROC_COMPAT : 0);
-      result = normalised(result, options, "normalisation");
+  for (const Step& step : steps_) {
+    const bool ascii = std::ranges::all_of(result, [](char c) { return static_cast<signed char>(c) >= 0; });
+    switch (step.form) {
+      case Form::prepend:
+        if (place != TextPlace::inside && !result.empty()) result.insert(0, step.to);
+        break;
+      case Form::replace:
+        result =
+            step.pattern ? replaced_matches(result, *step.pattern, step.to) : replaced_text(result, step.from, step.to);
+        break;
+      case Form::lower: result = lowered(result); break;
+      default:
+        if (!ascii) {
+          const bool composes = step.form == Form::nfc || step.form == Form::nfkc;
+          const bool compatible = step.form == Form::nfkc || step.form == Form::nfkd;
+          result = normalised(result,
+                              (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compatible ? UTF8PROC_COMPAT : 0),
+                              "normalisation");
+        }
     }
   }
   return result;
 }
 
 PreTokenizer::PreTokenizer(const json& spec, const std::string& where) {
-  if (spec.is_null()) refuse(where, "a tokenizer without pre_tokenizer");
-  add(spec, where, 0);
-  if (!byte_level_) refuse(where, "a pre_tokenizer without ByteLevel");
+  if (!spec.is_null()) add(spec, where, 0);
 }
 
 void PreTokenizer::add(const json& spec, const std::string& where, int depth) {
@@ -120,7 +183,7 @@ void PreTokenizer::add(const json& spec, const std::string& where, int depth) {
   if (type == "Sequence") {
     if (depth > 0 || !spec.contains("pretokenizers") || !spec["pretokenizers"].is_array())
       refuse(where, "this Sequence");
-    if (spec["pretokenizers"].size() > 64) refuse(where, "a Sequence of more than 64 steps");
+    if (spec["pretokenizers"].size() > kMaxSteps) refuse(where, "a Sequence of so many steps");
     for (const json& part : spec["pretokenizers"]) add(part, where, depth + 1);
   } else if (type == "ByteLevel") {
     if (flag(spec, "add_prefix_space", true, where)) steps_.push_back({Step::Kind::space_first, std::nullopt});
@@ -146,29 +209,74 @@ void PreTokenizer::add(const json& spec, const std::string& where, int depth) {
     if (it == std::end(names)) refuse(where, fmt::format("the Split behaviour {:?}", behavior));
     steps_.push_back({Step::Kind::regex, Regex(text, where), static_cast<Behavior>(it - std::begin(names)),
                       flag(spec, "invert", false, where)});
+  } else if (type == "Metaspace") {
+    add_metaspace(spec, where);
   } else {
     refuse(where, fmt::format("the pre_tokenizer {:?}", type));
   }
 }
 
-void PreTokenizer::split(std::string_view text, const std::function<void(std::string_view)>& word) const {
-  if (!text.empty()) run(0, text, word);
+void PreTokenizer::add_metaspace(const json& spec, const std::string& where) {
+  if (!space_.empty()) refuse(where, "a second Metaspace");
+  space_ = text_of(spec, "replacement", where);
+  std::uint32_t code = 0;
+  if (space_.empty() || decode_utf8(space_, 0, code) != static_cast<int>(space_.size())) {
+    throw ConfigError(fmt::format("{}: Metaspace.replacement {:?}: one character is expected", where, space_));
+  }
+  Step step;
+  step.kind = Step::Kind::metaspace;
+  const json named = spec.value("prepend_scheme", json("always"));
+  const std::string scheme = named.is_string() ? named.get<std::string>() : "";
+  if (scheme == "first") {
+    step.scheme = Scheme::first;
+  } else if (scheme == "never") {
+    step.scheme = Scheme::never;
+  } else if (scheme != "always") {
+    refuse(where, fmt::format("the prepend_scheme {}", named.dump()));
+  }
+  if (!flag(spec, "add_prefix_space", true, where)) step.scheme = Scheme::never;
+  steps_.push_back(std::move(step));
+  if (flag(spec, "split", true, where)) {
+    steps_.push_back({Step::Kind::regex, Regex(escaped_for_regex(space_), where), Behavior::merged_with_next});
+  }
 }
 
-void PreTokenizer::run(std::size_t step, std::string_view text,
+bool PreTokenizer::prepends(Scheme scheme, TextPlace place) {
+  return scheme == Scheme::always ? place != TextPlace::inside : scheme == Scheme::first && place == TextPlace::text;
+}
+
+bool PreTokenizer::prepends(TextPlace place) const {
+  return std::ranges::any_of(steps_, [&](const Step& s) {
+    return s.kind == Step::Kind::space_first ? place != TextPlace::inside
+                                             : s.kind == Step::Kind::metaspace && prepends(s.scheme, place);
+  });
+}
+
+void PreTokenizer::split(std::string_view text, TextPlace place,
+                         const std::function<void(std::string_view)>& word) const {
+  if (!text.empty()) run(0, text, place, word);
+}
+
+void PreTokenizer::run(std::size_t step, std::string_view text, TextPlace place,
                        const std::function<void(std::string_view)>& word) const {
   if (text.empty()) return;
   if (step == steps_.size()) return word(text);
   const Step& s = steps_[step];
   if (s.kind == Step::Kind::space_first) {
-    if (text.front() == ' ') return run(step + 1, text, word);
-    return run(step + 1, ' ' + std::string(text), word);
+    if (text.front() == ' ' || place == TextPlace::inside) return run(step + 1, text, place, word);
+    return run(step + 1, ' ' + std::string(text), place, word);
+  }
+  if (s.kind == Step::Kind::metaspace) {
+    std::string marked = replaced_text(text, " ", space_);
+    if (prepends(s.scheme, place) && !marked.starts_with(space_)) marked.insert(0, space_);
+    return run(step + 1, marked, place, word);
   }
   // Pieces alternate between matches and what lies between them; the behaviour says how they become words.
   std::size_t held_begin = 0, held_end = 0;  // an open word, still growing
   bool held = false, held_match = false;
   const auto flush = [&] {
-    if (held) run(step + 1, text.substr(held_begin, held_end - held_begin), word);
+    const TextPlace at = held_begin == 0 ? place : TextPlace::section;
+    if (held) run(step + 1, text.substr(held_begin, held_end - held_begin), at, word);
     held = false;
   };
   const auto piece = [&](std::size_t begin, std::size_t end, bool match) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/data/regex.h"
+#include "core/data/text_place.h"
 
 #include <cstdint>
 #include <functional>
@@ -13,41 +14,59 @@
 
 namespace mmt::data {
 
-/// null, NFC, NFD, NFKC, NFKD, Lowercase and sequences of them.
+/// null, NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace and sequences of them.
 class Normalizer {
  public:
   Normalizer() = default;
   /// Throws ConfigError for anything else (`where`: the file).
   Normalizer(const nlohmann::json& spec, const std::string& where);
-  bool empty() const { return forms_.empty(); }
-  std::string apply(std::string_view text) const;  ///< of valid UTF-8
+  bool empty() const { return steps_.empty(); }
+  /// Writes something before every section.
+  bool prepends() const;
+  std::string apply(std::string_view text, TextPlace place = TextPlace::section) const;  ///< of valid UTF-8
 
  private:
-  enum class Form : std::uint8_t { nfc, nfd, nfkc, nfkd, lower };
-  std::vector<Form> forms_;
+  enum class Form : std::uint8_t { nfc, nfd, nfkc, nfkd, lower, prepend, replace };
+  struct Step {
+    Form form = Form::nfc;
+    std::string from, to;          ///< of replace; prepend writes `to`
+    std::optional<Regex> pattern;  ///< of replace, instead of `from`
+  };
+  std::vector<Step> steps_;
 };
 
-/// ByteLevel, alone or behind any number of Split and Digits in a Sequence.
+/// Any number of Split, Digits and Metaspace, then ByteLevel or nothing.
 class PreTokenizer {
  public:
   PreTokenizer() = default;
-  /// Throws ConfigError: the file's pre_tokenizer is not byte-level or has parts that are not supported.
+  /// Throws ConfigError: the file's pre_tokenizer has parts that are not supported.
   PreTokenizer(const nlohmann::json& spec, const std::string& where);
+  bool byte_level() const { return byte_level_; }
+  /// Writes a space of its own before a text at this place.
+  bool prepends(TextPlace place) const;
+  /// What Metaspace writes for a space; empty without it.
+  const std::string& space() const { return space_; }
   /// Calls `word` for each word of `text` (valid UTF-8), in order.
-  void split(std::string_view text, const std::function<void(std::string_view)>& word) const;
+  void split(std::string_view text, TextPlace place, const std::function<void(std::string_view)>& word) const;
 
  private:
   enum class Behavior : std::uint8_t { isolated, removed, merged_with_previous, merged_with_next, contiguous };
+  enum class Scheme : std::uint8_t { always, first, never };
   struct Step {
-    enum class Kind : std::uint8_t { regex, space_first } kind = Kind::regex;
+    enum class Kind : std::uint8_t { regex, space_first, metaspace } kind = Kind::regex;
     std::optional<Regex> regex;
     Behavior behavior = Behavior::isolated;
     bool invert = false;
+    Scheme scheme = Scheme::always;
   };
+  static bool prepends(Scheme scheme, TextPlace place);
   void add(const nlohmann::json& spec, const std::string& where, int depth);
-  void run(std::size_t step, std::string_view text, const std::function<void(std::string_view)>& word) const;
+  void add_metaspace(const nlohmann::json& spec, const std::string& where);
+  void run(std::size_t step, std::string_view text, TextPlace place,
+           const std::function<void(std::string_view)>& word) const;
 
   std::vector<Step> steps_;
+  std::string space_;
   bool byte_level_ = false;
 };
 

@@ -158,4 +158,12 @@ bool from_byte_alphabet(std::string_view token, std::string& bytes) {
   return true;
 }
 
+int sentencepiece_byte(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return -1;
+  constexpr std::string_view digits = "0123456789ABCDEF";
+  const std::size_t high = digits.find(token[3]), low = digits.find(token[4]);
+  if (high == std::string_view::npos || low == std::string_view::npos) return -1;
+  return static_cast<int>(high * 16 + low);
+}
+
 }  // namespace mmt::data

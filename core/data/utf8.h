@@ -23,5 +23,7 @@ bool is_word_character(std::uint32_t code);
 const std::array<std::uint32_t, 256>& byte_alphabet();
 /// The bytes that a token of printable code points stands for; false when one of them is not in the alphabet.
 bool from_byte_alphabet(std::string_view token, std::string& bytes);
+/// SentencePiece's names of bytes: "<0x00>" ... "<0xFF>", in capitals; -1 for anything else.
+int sentencepiece_byte(std::string_view token);
 
 }  // namespace mmt::data

@@ -1,14 +1,24 @@
 #!/usr/bin/env python3
-"""Makes tests/data/tokenizer/: three small byte-level BPE tokenizers and the ids that the `tokenizers` package gives.
+"""Makes tests/data/tokenizer/: small tokenizers of every family and the ids that the `tokenizers` and `sentencepiece`
+packages give.
 
-usage: tokenizer_cases.py OUTPUT_FOLDER        (needs: pip install tokenizers)
+usage: tokenizer_cases.py OUTPUT_FOLDER        (needs: pip install -r requirements.txt)
+
+texts.jsonl       2,200 texts, a JSON string a line
+NAME.sums         for each of them the hash of its ids (FNV-1a over 32-bit little-endian, the low 32 bits in hex) with special
+                  tokens as plain text, and of the ids where they are special, if those differ
+NAME_cases.json   ids, and what they decode to, of some texts
 """
+import io
 import json
 import random
 import sys
 from pathlib import Path
 
+import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+import tokenizer_texts
 
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
           r"\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -66,7 +76,7 @@ def added():
              AddedToken("\u304cX", special=False, normalized=True)])
 
 
-def build(kind):
+def build(kind, lines=tuple(CORPUS), size=256 + 260):
     tokenizer = Tokenizer(models.BPE())
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=kind == "gpt2")
     if kind == "gpt2":
@@ -78,9 +88,9 @@ def build(kind):
     if kind == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=256 + 260, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
                                   min_frequency=1)
-    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.train_from_iterator(lines, trainer)
     if kind == "llama3":  # words that no merge reaches, so that `ignore_merges` shows
         file = json.loads(tokenizer.to_str())
         file["model"]["ignore_merges"] = True
@@ -95,27 +105,177 @@ def build(kind):
     return file
 
 
+SPACE = "\u2581"
+
+
+def piece_model(kind, size, lines, prefix=True):
+    """A SentencePiece model with the settings of Llama 2. Unigram has no pieces of spaces alone: runs of them have ties, which
+    versions of the library break differently."""
+    out = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=out, vocab_size=size, model_type=kind, byte_fallback=True,
+        normalization_rule_name="identity", remove_extra_whitespaces=False, split_digits=True, add_dummy_prefix=prefix,
+        allow_whitespace_only_pieces=kind == "bpe", character_coverage=0.98, num_threads=1, minloglevel=2, hard_vocab_limit=False,
+        user_defined_symbols=["[INST]", "[/INST]"] if kind == "unigram" else [])
+    return out.getvalue()
+
+
+def added_pieces(first):
+    """Added tokens beside a SentencePiece model: ids go on behind its own."""
+    tokens = [("<image>", True), ("<pad>", True), ("<think>", False), ("wordy", False), ("<|im_start|>", True)]
+    return [{"id": first + i, "content": t, "single_word": t == "wordy", "lstrip": False, "rstrip": False, "normalized": False,
+             "special": special} for i, (t, special) in enumerate(tokens)]
+
+
+def from_pieces(model, normalizer, pre_tokenizer, strip):
+    """The tokenizer.json of a SentencePiece BPE: merges are all pairs whose sum is a piece, by the score of the sum."""
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    vocab = {processor.id_to_piece(i): i for i in range(processor.get_piece_size())}
+    merges = []
+    for piece, i in vocab.items():
+        if processor.is_byte(i) or processor.is_control(i) or processor.is_unknown(i):
+            continue
+        pairs = [(piece[:n], piece[n:]) for n in range(1, len(piece)) if piece[:n] in vocab and piece[n:] in vocab]
+        merges += [(-processor.get_score(i), vocab[l], vocab[r], l, r) for l, r in pairs]
+    merges.sort()
+    tokenizer = Tokenizer(models.BPE(vocab, [m[3:] for m in merges], unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    if pre_tokenizer is not None:
+        tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()] +
+                                          ([decoders.Strip(" ", 1, 0)] if strip else []))
+    tokenizer.add_tokens([AddedToken(t, special=True, normalized=False) for t in ["<unk>", "<s>", "</s>"]])
+    tokenizer.add_tokens([AddedToken(t["content"], special=t["special"], normalized=False, single_word=t["single_word"])
+                          for t in added_pieces(len(vocab))])
+    return json.loads(tokenizer.to_str())
+
+
+def piece_families(model):
+    """Llama 2 and Vicuna, later Mistral, Gemma."""
+    spaces = normalizers.Replace(" ", SPACE)
+    return {
+        "llama2": from_pieces(model, normalizers.Sequence([normalizers.Prepend(SPACE), spaces]), None, True),
+        "mistral": from_pieces(model, None, pre_tokenizers.Metaspace(SPACE, prepend_scheme="first", split=False), True),
+        "gemma": from_pieces(model, spaces, pre_tokenizers.Split(" ", "merged_with_previous"), False),
+    }
+
+
+class Pieces:
+    """A SentencePiece model with added tokens, as transformers' slow tokenizers put them together: the text between added tokens
+    is encoded by itself, with the dummy prefix everywhere (legacy) or at the beginning of the text alone."""
+
+    def __init__(self, model, added, legacy):
+        self.with_prefix = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.without = sentencepiece.SentencePieceProcessor(model_proto=model + b"\x1a\x02\x18\x00")
+        special = [{"id": i, "content": self.with_prefix.id_to_piece(i), "single_word": False, "special": True}
+                   for i in range(self.with_prefix.get_piece_size())
+                   if self.with_prefix.is_control(i) or self.with_prefix.is_unknown(i)]
+        self.added, self.legacy = special + added, legacy
+        self.ids = {t["content"]: t["id"] for t in self.added}
+        self.cutters = [self.cutter([t for t in self.added if not t["special"]]), self.cutter(self.added)]
+
+    @staticmethod
+    def cutter(added):
+        """The `tokenizers` package, whose added tokens are these; the rest comes back as one unknown token each."""
+        cutter = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+        cutter.add_tokens([AddedToken(t["content"], special=t["special"], normalized=False, single_word=t["single_word"])
+                           for t in added])
+        return cutter
+
+    def cut(self, text, special):
+        encoding = self.cutters[special].encode(text, add_special_tokens=False)
+        return [(text[a:b], None if t == "?" else self.ids[t]) for t, (a, b) in zip(encoding.tokens, encoding.offsets)]
+
+    def encode(self, text, special):
+        ids = []
+        for i, (section, token) in enumerate(self.cut(text, special)):
+            if token is not None:
+                ids.append(token)
+            else:
+                ids += (self.with_prefix if i == 0 or self.legacy else self.without).encode(section)
+        return ids
+
+
+def both_ways(tokenizer, text):
+    """Ids with special tokens as plain text, and as special ones."""
+    if isinstance(tokenizer, Pieces):
+        return tokenizer.encode(text, False), tokenizer.encode(text, True)
+    tokenizer.encode_special_tokens = True
+    plain = tokenizer.encode(text, add_special_tokens=False).ids
+    tokenizer.encode_special_tokens = False
+    return plain, tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def checksum(ids):
+    value = 0xcbf29ce484222325
+    for token in ids:
+        for byte in token.to_bytes(4, "little"):
+            value = (value ^ byte) * 0x100000001b3 & 0xffffffffffffffff
+    return f"{value & 0xffffffff:08x}"
+
+
+def write_sums(path, tokenizer, texts):
+    lines = []
+    for text in texts:
+        plain, special = both_ways(tokenizer, text)
+        lines.append(checksum(plain) + ("" if plain == special else " " + checksum(special)))
+    path.write_text("\n".join(lines) + "\n")
+
+
+def write_cases(path, tokenizer, texts):
+    cases = []
+    for text in texts:
+        clean = text.decode("utf-8", "replace")
+        plain, special = both_ways(tokenizer, clean)
+        case = {"hex": text.hex(), "ids": plain, "decoded": tokenizer.decode(plain, skip_special_tokens=False)}
+        if special != plain:
+            case["special_ids"] = special
+        cases.append(case)
+    lines = ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases)
+    path.write_text("[\n" + lines + "\n]\n")
+
+
+def dump(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def write_pieces(folder, model, legacy):
+    """A folder as Llama 2's: the model, the added tokens in both places, one of them in the list alone."""
+    size = sentencepiece.SentencePieceProcessor(model_proto=model).get_piece_size()
+    added = added_pieces(size)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.model").write_bytes(model)
+    dump(folder / "added_tokens.json", {t["content"]: t["id"] for t in added if not t["single_word"]})
+    described = {str(t["id"]): {k: v for k, v in t.items() if k != "id"} for t in added if t["content"] != "<pad>"}
+    dump(folder / "tokenizer_config.json", {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "legacy": legacy,
+                                            "added_tokens_decoder": described})
+    return Pieces(model, added, legacy)
+
+
 def main():
     out = Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
-    texts = [s.encode() for s in STRINGS + random_strings(90, 7)] + BYTES
+    cases = [s.encode() for s in STRINGS + random_strings(90, 7)] + BYTES
+    texts = tokenizer_texts.texts(2200, 1)
+    (out / "texts.jsonl").write_text("".join(json.dumps(t, ensure_ascii=False) + "\n" for t in texts))
     for kind in ["gpt2", "llama3", "qwen2"]:
-        file = build(kind)
-        (out / f"{kind}.json").write_text(json.dumps(file, ensure_ascii=False, separators=(",", ":")) + "\n")
+        dump(out / f"{kind}.json", build(kind))
         tokenizer = Tokenizer.from_file(str(out / f"{kind}.json"))
-        cases = []
-        for text in texts:
-            clean = text.decode("utf-8", "replace")
-            tokenizer.encode_special_tokens = True  # special tokens are plain text
-            plain = tokenizer.encode(clean, add_special_tokens=False).ids
-            tokenizer.encode_special_tokens = False
-            special = tokenizer.encode(clean, add_special_tokens=False).ids
-            case = {"hex": text.hex(), "ids": plain, "decoded": tokenizer.decode(plain, skip_special_tokens=False)}
-            if special != plain:
-                case["special_ids"] = special
-            cases.append(case)
-        lines = ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases)
-        (out / f"{kind}_cases.json").write_text("[\n" + lines + "\n]\n")
+        write_cases(out / f"{kind}_cases.json", tokenizer, cases)
+        write_sums(out / f"{kind}.sums", tokenizer, texts)
+    lines = 8 * tokenizer_texts.SENTENCES[:16] + tokenizer_texts.SENTENCES[16:] + [line for c in tokenizer_texts.CODE for line in c.splitlines() if line]
+    model = piece_model("bpe", 1500, lines)
+    for kind, file in piece_families(model).items():
+        dump(out / kind / "tokenizer.json", file)
+        tokenizer = Tokenizer.from_file(str(out / kind / "tokenizer.json"))
+        write_cases(out / f"{kind}_cases.json", tokenizer, cases[:112:2] + cases[-len(BYTES):])
+        write_sums(out / f"{kind}.sums", tokenizer, texts)
+    write_sums(out / "llama2_model.sums", write_pieces(out / "llama2", model, True), texts)
+    unigram = piece_model("unigram", 1000, lines)
+    write_sums(out / "unigram.sums", write_pieces(out / "unigram", unigram, False), texts)
 
 
-main()
+if __name__ == "__main__":
+    main()

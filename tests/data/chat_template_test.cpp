@@ -66,6 +66,31 @@ TEST_CASE("templates write the strings of the models") {
   CHECK(d.ids == usual_tokenizer().encode_with_special(c.text));
 }
 
+TEST_CASE("dialogues have the text and the ids of apply_chat_template") {
+  // Made by scripts/reference/template_cases.py from the families' Jinja templates.
+  const nlohmann::json cases = nlohmann::json::parse(read_whole(std::string(MMT_TEST_DATA) + "/templates.json"));
+  REQUIRE(cases.size() == 30);
+  const std::string folder = std::string(MMT_TEST_DATA) + "/tokenizer/";
+  const Tokenizer llama2 = Tokenizer::load(folder + "llama2"), gemma = Tokenizer::load(folder + "gemma"),
+                  model = Tokenizer::load(folder + "llama2/tokenizer.model");
+  for (const auto& c : cases) {
+    const std::string kind = c["tokenizer"];
+    const Tokenizer& first = kind == "llama2" ? llama2 : kind == "gemma" ? gemma : usual_tokenizer();
+    for (const Tokenizer* tokenizer : {&first, kind == "llama2" ? &model : &first}) {
+      const ChatTemplate chat(named_template(c["template"].get<std::string>()), *tokenizer);
+      const Record r = record(nlohmann::json{{"messages", c["messages"]}}.dump());
+      const Dialogue whole = chat.build(r, "test"), prompt = chat.prompt(r, "test");
+      INFO(kind << ", " << c["template"] << ": " << c["text"]);
+      if (kind != "llama2") CHECK(tokenizer->decode(whole.ids, false) == c["text"].get<std::string>());
+      CHECK(whole.ids == c["ids"].get<std::vector<TokenId>>());
+      CHECK(prompt.ids == c["prompt_ids"].get<std::vector<TokenId>>());
+      const std::string answer = c["messages"].back()["content"];
+      const auto generated = std::span(whole.ids).subspan(prompt.ids.size());
+      CHECK(chat.answer(generated) == answer);
+    }
+  }
+}
+
 TEST_CASE("media slots are the template's") {
   const std::string json = R"({"images": ["a.png"], "audios": ["b.wav", "c.wav"], "messages": [
     {"role": "system", "content": "Be brief."},
