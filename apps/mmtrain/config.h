@@ -38,10 +38,10 @@ struct LoraConfig {
   bool rslora = false;  ///< alpha / sqrt(rank) instead (Kalajdzievski 2023)
 };
 
-/// Where weights come from; both empty: fresh ones.
+/// Where a module comes from; both empty: fresh weights.
 struct ModuleInit {
-  std::string checkpoint;  ///< a checkpoint folder
-  std::string hf;          ///< the folder of a published model
+  std::string checkpoint;  ///< weights: a checkpoint folder
+  std::string hf;          ///< the folder of a published model: sizes, and weights where `checkpoint` is empty
 };
 
 /// Whose layers a projector runs with.

@@ -21,7 +21,8 @@ void read_activation(Reader& r, std::string& name) {
   }
 }
 
-/// `random`, {checkpoint: folder} or {hf: folder}; without the key what `init` holds stays.
+/// `random`, {checkpoint: folder} or {hf: folder}, or both: the one's weights in the other's model. Without the key
+/// what `init` holds stays.
 void read_init(Reader& r, ModuleInit& init, bool checkpoints = true) {
   r.value("init", [&](Value& v) {
     init = ModuleInit{};
@@ -31,8 +32,10 @@ void read_init(Reader& r, ModuleInit& init, bool checkpoints = true) {
         m.required("hf", as_path(init.hf));
         return;
       }
-      m.exactly_one({"checkpoint", "hf"});
-      if (m.has("checkpoint")) m.required("checkpoint", as_path(init.checkpoint));
+      if (!m.has("hf"))
+        m.required("checkpoint", as_path(init.checkpoint));
+      else if (m.has("checkpoint"))
+        m.required("checkpoint", as_path(init.checkpoint));
       if (m.has("hf")) m.required("hf", as_path(init.hf));
     });
   });

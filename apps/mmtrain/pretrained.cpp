@@ -78,11 +78,13 @@ std::vector<PretrainedPart> pretrained_parts(const Config& c) {
   std::vector<PretrainedPart> parts;
   for (const EncoderConfig& e : c.encoders) {
     const auto tower = e.spec.modality == "audio" ? models::HfPart::audio : models::HfPart::vision;
-    if (!e.init.hf.empty()) parts.push_back({e.spec.name, tower, e.init.hf});
+    if (!e.init.hf.empty()) parts.push_back({e.spec.name, tower, e.init.hf, e.init.checkpoint.empty()});
     if (!e.projector_init.hf.empty())
-      parts.push_back({e.spec.name + ".projector", models::HfPart::projector, e.projector_init.hf});
+      parts.push_back(
+          {e.spec.name + ".projector", models::HfPart::projector, e.projector_init.hf, e.init.checkpoint.empty()});
   }
-  if (!c.llm.init.hf.empty()) parts.push_back({c.llm.spec.name, models::HfPart::llm, c.llm.init.hf});
+  if (!c.llm.init.hf.empty())
+    parts.push_back({c.llm.spec.name, models::HfPart::llm, c.llm.init.hf, c.llm.init.checkpoint.empty()});
   return parts;
 }
 
@@ -138,7 +140,8 @@ PretrainedNames match_pretrained(const Config& c, const Model& model, const Pret
 }
 
 void load_pretrained(Job& job, const Config& c, Model& model, const Stream& stream) {
-  const std::vector<PretrainedPart> parts = pretrained_parts(c);
+  std::vector<PretrainedPart> parts = pretrained_parts(c);
+  std::erase_if(parts, [](const PretrainedPart& part) { return !part.weights; });
   if (parts.empty()) return;
   in_agreement(job.world(), [&] {
     const std::vector<run::SavedPart> own = run::saved_parts(model.placed(), model.uses, nullptr);

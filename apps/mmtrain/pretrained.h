@@ -18,6 +18,7 @@ struct PretrainedPart {
   std::string module;
   models::HfPart part = models::HfPart::llm;
   std::string folder;
+  bool weights = true;  ///< false: a checkpoint has them
 };
 std::vector<PretrainedPart> pretrained_parts(const Config& config);
 

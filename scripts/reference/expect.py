@@ -3,8 +3,10 @@
 
 For each case FOLDER/<case>.yaml is dumped (`mmtrain dump --logits`); transformers loads the same folders, gets the ids
 of the dump and prepares pictures and sounds itself, from the same files. Loss, logits and every gradient are compared
-tensor by tensor, in fp32, and in bf16 with PyTorch's own bf16 error. --write makes FOLDER/<case>.json of PyTorch's
-numbers, which the tests compare with: norms, products with a probe, bf16 errors.
+tensor by tensor, in fp32, and in bf16 with PyTorch's own bf16 error. Then both make three steps (torch.optim.AdamW);
+losses are compared, and what `mmtrain export` writes afterwards is loaded by transformers and must give the logits of
+our checkpoint. --write makes FOLDER/<case>.json of PyTorch's numbers, which the tests compare with: norms, products
+with a probe, bf16 errors, losses.
 """
 import argparse
 import json
@@ -25,6 +27,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "tests", "data", "models"))
 from make_goldens import value  # noqa: E402
 
+TRAIN = {"lr": 3e-3, "weight_decay": 0.1}
 TOLERANCE = 1e-4  # of a tensor's norm: fp32 sums in other orders, through two layers and back
 MODULES = {  # by case: what the YAML file says
     "llama3": {"llm": "llama3"}, "mistral": {"llm": "mistral"}, "qwen2": {"llm": "qwen2"}, "qwen3": {"llm": "qwen3"},
@@ -41,8 +44,9 @@ def probe(name, count):
 class Reference:
     """One case in PyTorch."""
 
-    def __init__(self, folder, case, dtype):
-        self.folder, self.modules, self.dtype = folder, MODULES[case], dtype
+    def __init__(self, folder, modules, dtype):
+        """`modules`: folders by module, relative to `folder`, which has the media."""
+        self.folder, self.modules, self.dtype = folder, modules, dtype
         load = lambda kind, name: kind.from_pretrained(os.path.join(folder, name), dtype=dtype,
                                                        attn_implementation="eager").train()
         self.parameters = {}
@@ -126,6 +130,19 @@ class Reference:
         text = int((~media).sum())
         return torch.where(media, text + torch.cumsum(media, 0) - 1, torch.cumsum(~media, 0) - 1)
 
+    def train(self, records, samples, steps):
+        """Losses before each step of AdamW; biases and norms do not decay."""
+        plain = lambda n: n.endswith("bias") or "norm" in n.rsplit(".", 2)[-2]
+        groups = [{"params": [p for n, p in self.parameters.items() if p.requires_grad and plain(n) == flag],
+                   "weight_decay": 0.0 if flag else TRAIN["weight_decay"]} for flag in (True, False)]
+        optimizer = torch.optim.AdamW(groups, lr=TRAIN["lr"], betas=(0.9, 0.999), eps=1e-8)
+        losses = []
+        for _ in range(steps):
+            optimizer.zero_grad()
+            losses.append(self.run(records, samples)["loss"])
+            optimizer.step()
+        return losses
+
     def run(self, records, samples):
         weight = sum(sum(label != -100 for label in s["labels"]) for s in samples.values())
         out = {"weight": weight, "samples": {}}
@@ -142,12 +159,46 @@ class Reference:
         return out
 
 
-def dump(binary, path, precision):
+def train(binary, path, folder, steps):
+    """Losses of our training; its checkpoint and what `export` makes of it lie in `folder`."""
+    settings = ["--set", f"run.output_dir={folder}/run", "--set", f"data.index_dir={folder}", "--set",
+                f"train.steps={steps}", "--set", f"optimizer.lr={TRAIN['lr']}", "--set",
+                f"optimizer.weight_decay={TRAIN['weight_decay']}"]
+    for command in (["train", path], ["export", path, "--dtype", "F32", "--out", f"{folder}/out"]):
+        subprocess.run([binary, *command, *settings], check=True, stdout=subprocess.DEVNULL)
+    with open(f"{folder}/run/metrics.jsonl", encoding="utf-8") as f:
+        return [line["loss"] for line in map(json.loads, f) if "loss" in line]
+
+
+def after_training(args, case, records, samples):
+    """Whether three steps and the exported model agree; the losses of PyTorch."""
+    modules = MODULES[case]
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(args.folder, case + ".yaml")
+        ours = train(args.binary, path, folder, 3)
+        theirs = Reference(args.folder, modules, torch.float32).train(records, samples, 3)
+        checkpoint = f"{folder}/run/checkpoints/step_00000003"
+        trained = {}
+        for module in ("eyes", "ears", "llm"):
+            if module in modules or ("whole" in modules and module != "ears"):
+                trained[f"modules.{module}.init.checkpoint"] = checkpoint
+        with_checkpoint = dump(args.binary, path, "fp32", trained)
+        exported = {m: os.path.join(folder, "out", "" if len(modules) == 1 else m) for m in modules}
+        loaded = Reference(args.folder, exported, torch.float32).run(records, samples)
+    losses = max(abs(a / b - 1) for a, b in zip(ours, theirs, strict=True))
+    logits = max(np.linalg.norm(with_checkpoint["samples"][p]["logits"] - s["logits"]) / np.linalg.norm(s["logits"])
+                 for p, s in loaded["samples"].items())
+    print(f"{case}: losses of three steps {losses:.1e} ({theirs[0]:.4f} to {theirs[-1]:.4f}); exported and loaded by "
+          f"transformers: logits {logits:.1e}")
+    return losses <= 1e-5 and logits <= 1e-5, theirs
+
+
+def dump(binary, path, precision, more=None):
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "dump.h5")
         subprocess.run([binary, "dump", path, "--out", out, "--logits", "--set", f"run.output_dir={folder}/run", "--set",
-                        f"data.index_dir={folder}", "--set", f"train.precision={precision}"], check=True,
-                       stdout=subprocess.DEVNULL)
+                        f"data.index_dir={folder}", "--set", f"train.precision={precision}",
+                        *(a for k, v in (more or {}).items() for a in ("--set", f"{k}={v}"))], check=True, stdout=subprocess.DEVNULL)
         with h5py.File(out) as f:
             samples = {int(k): {"ids": v["input_ids"][:].tolist(), "labels": v["labels"][:].tolist(),
                                 "loss": float(v["loss"][()]), "logits": v["logits"][:]} for k, v in f["samples"].items()}
@@ -196,9 +247,9 @@ def main():
         data = {"composed": "media", "llava_clip": "pictures", "llava_siglip": "pictures"}.get(case, "text")
         with open(os.path.join(args.folder, data + ".json"), encoding="utf-8") as f:
             records = json.load(f)
-        theirs = Reference(args.folder, case, torch.float32).run(records, ours["samples"])
+        theirs = Reference(args.folder, MODULES[case], torch.float32).run(records, ours["samples"])
         good = compare(ours, theirs, TOLERANCE, case + " fp32") and good
-        theirs16 = Reference(args.folder, case, torch.bfloat16).run(records, ours["samples"])
+        theirs16 = Reference(args.folder, MODULES[case], torch.bfloat16).run(records, ours["samples"])
         ours16 = dump(args.binary, path, "bf16")
         compare(theirs16, theirs, 1, case + " bf16, PyTorch")
         compare(ours16, theirs, 1, case + " bf16, ours")
@@ -207,6 +258,8 @@ def main():
                  for x in (ours16, theirs16)]
         print(f"{case} bf16: error of all gradients {total[0]:.3e}, PyTorch's own {total[1]:.3e}")
         good = good and total[0] <= 2 * total[1]
+        agree, losses = after_training(args, case, records, ours["samples"])
+        good = good and agree
         if not args.write:
             continue
         numbers = lambda name, x: [float(np.linalg.norm(x)), float(x.astype(np.float64).ravel() @ probe(name, x.size))]
@@ -215,7 +268,7 @@ def main():
                                     "logits": numbers(f"logits {p}", s["logits"])}
                            for p, s in theirs["samples"].items()},
                "grads": {n: numbers(n, g) for n, g in sorted(theirs["grads"].items())},
-               "bf16_error": {n: e for n, e in sorted(errors.items())}}
+               "bf16_error": {n: e for n, e in sorted(errors.items())}, "train": {**TRAIN, "losses": losses}}
         with open(os.path.join(args.folder, case + ".json"), "w", encoding="utf-8") as f:
             json.dump(out, f, indent=1)
             f.write("\n")
