@@ -243,3 +243,28 @@ TEST_CASE("shards are indexed and loaded as files are") {
   }
   CHECK(DatasetIndex::build(as_shard, preparation, {}).reused() == 30);
 }
+
+TEST_CASE("shards that scripts/parquet_to_webdataset.py made are read") {
+  const std::string data = std::string(MMT_TEST_DATA) + "/";
+  SetSpec spec;
+  spec.path = data + "webdataset/parquet";
+  spec.format = SetFormat::webdataset;
+  OpenOptions options;
+  options.write = false;
+  const auto records = TarSet::open(spec, options);
+  const auto in_brackets = [&](const std::string& field, const std::string& file) {
+    return " [" + field + "=" + read_whole(data + "media/" + file) + "]";
+  };
+  const std::string expected[] = {
+      "user:" + in_brackets("png", "grey.png") + " | assistant: a grey slope",
+      "user:" + in_brackets("jpg", "jgrey.jpg") + " | assistant: \xc3\xa9t\xc3\xa9",
+      "user:" + in_brackets("image0.png", "grey.png") + " and" + in_brackets("image1.jpg", "jgrey.jpg") +
+          in_brackets("wav", "mono8.wav") + " | assistant: both",
+      "user: alone? | assistant: yes",
+      "user:" + in_brackets("png", "bit.png") + " \nwhat? | assistant: a slope",
+      "user:" + in_brackets("webp", "lossy.webp") + " \nwhat? | assistant: a slope",
+  };
+  REQUIRE(records->size() == 6);
+  for (std::int64_t i = 0; i < 6; ++i) CHECK((told(records->read(i)) == expected[i]));
+  CHECK(records->read(2).id == "7");
+}
