@@ -119,14 +119,20 @@ void read_set(Value& v, std::vector<SetConfig>& sets, bool weighted) {
   v.read_map([&](Reader& m) {
     SetConfig& set = sets.emplace_back();
     m.required("path", as_path(set.path));
-    const std::filesystem::path path(set.path);
+    std::filesystem::path path(set.path);
+    if (!path.has_filename()) path = path.parent_path();  // a folder with a slash at its end
     set.name = path.stem().string();
     set.media_root = path.parent_path().string();
     m.optional("name", set.name);
     using Format = SetConfig::Format;
-    m.optional("format",
-               as_choice(set.format, {{"llava", Format::llava}, {"messages", Format::messages}}, {"webdataset"}));
-    m.optional("media_root", as_path(set.media_root));
+    m.optional("format", as_choice(set.format, {{"llava", Format::llava},
+                                                {"messages", Format::messages},
+                                                {"webdataset", Format::webdataset}}));
+    if (set.format != Format::webdataset) {
+      m.optional("media_root", as_path(set.media_root));
+    } else if (m.has("media_root")) {
+      m.problem("media_root", "pictures and sounds of a webdataset are in its shards: leave this key out");
+    }
     if (weighted) m.optional("weight", set.weight, between(0, 1e6));
   });
 }

@@ -110,7 +110,7 @@ struct SetConfig {
   std::string name;  ///< in messages and reports; default: the file's name without its ending
   std::string path;
   std::string media_root;
-  enum class Format : std::uint8_t { llava, messages } format = Format::llava;
+  enum class Format : std::uint8_t { llava, messages, webdataset } format = Format::llava;
   double weight = 1.0;
 };
 

@@ -116,7 +116,9 @@ void build_on_first(comm::Communicator& world, std::vector<data::DatasetIndex>& 
 }  // namespace
 
 data::SetSpec set_spec(const Config& c, const SetConfig& set) {
-  return {set.name, set.path, set.media_root, c.data.index_dir, data::SetFormat::records};
+  const bool shards = set.format == SetConfig::Format::webdataset;
+  return {set.name, set.path, set.media_root, c.data.index_dir,
+          shards ? data::SetFormat::webdataset : data::SetFormat::records};
 }
 
 std::vector<data::DatasetIndex> open_indexes(const Config& c, const std::vector<SetConfig>& sets,
