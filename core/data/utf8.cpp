@@ -111,6 +111,11 @@ bool is_white_space(std::uint32_t code) {
 
 bool is_word_character(std::uint32_t code) {
   if (code == 0x200C || code == 0x200D) return true;  // joiners (Unicode TR 18, annex C)
+  // Symbols that are alphabetic: letters in circles and squares.
+  if ((code >= 0x24B6 && code <= 0x24E9) || (code >= 0x1F130 && code <= 0x1F149) ||
+      (code >= 0x1F150 && code <= 0x1F169) || (code >= 0x1F170 && code <= 0x1F189)) {
+    return true;
+  }
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:

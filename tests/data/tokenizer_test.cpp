@@ -313,6 +313,26 @@ TEST_CASE("short and long merging agree with the plain definition") {
   }
 }
 
+TEST_CASE("a single word ends where no alphabetic character follows") {
+  const Tokenizer tokenizer = Tokenizer::load(kFolder + "qwen2.json");
+  const auto found = [&](const std::string& text) {
+    const auto ids = tokenizer.encode(text);
+    return std::find(ids.begin(), ids.end(), tokenizer.id_of("wordy").value()) != ids.end();
+  };
+  // What \w of the tokenizers package is: letters, marks, decimal digits, letter numbers, connectors, joiners, and
+  // symbols that are alphabetic.
+  for (const char* code : {"a", "\u00e9", "\u0301", "\u4f60", "7", "\u2167", "_", "\u200d", "\u24b9", "\U0001f170"}) {
+    INFO(code);
+    CHECK_FALSE(found(std::string("wordy") + code));
+    CHECK_FALSE(found(std::string(code) + "wordy"));
+  }
+  for (const char* code : {"", " ", "-", "\u00b2", "\u2460", "\u24ea", "\u00bd", "\U0001f600", "\u2019", "\u200b"}) {
+    INFO(code);
+    CHECK(found(std::string("wordy") + code));
+    CHECK(found(std::string(code) + "wordy"));
+  }
+}
+
 TEST_CASE("threads share one tokenizer") {
   const Tokenizer tokenizer = Tokenizer::load(kFolder + "qwen2.json");
   const std::string text = "A chat between a curious user and \xe4\xbd\xa0\xe5\xa5\xbd 12345 cafe\xcc\x81";
