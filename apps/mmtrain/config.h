@@ -36,6 +36,7 @@ struct LoraConfig {
   double alpha = 0.0;
   double dropout = 0.0;
   bool rslora = false;  ///< alpha / sqrt(rank) instead (Kalajdzievski 2023)
+  std::string folder;   ///< of PEFT, from which they start; empty: anew
 };
 
 /// Where a module comes from; both empty: fresh weights.

@@ -1,6 +1,8 @@
 // The `modules` section: one entry a module, its role decides the keys.
 #include "apps/mmtrain/config_read.h"
 #include "core/data/preprocessor_config.h"
+#include "core/data/safetensors.h"
+#include "models/hf_adapter.h"
 #include "models/hf_config.h"
 
 #include <algorithm>
@@ -78,14 +80,40 @@ constexpr std::pair<const char*, const char*> kLoraKeys[] = {
     {"match", "on"}, {"use_rslora", "rslora"},
 };
 
-void read_lora(Reader& r, LoraConfig& lora) {
-  const bool has_rank = r.required("rank", lora.rank, config::between(1, 65536));
-  lora.alpha = has_rank ? static_cast<double>(lora.rank) : 1.0;
+/// What the PEFT folder of `init` says becomes the default of the other keys.
+bool read_adapter_folder(Reader& r, models::HfPart part, LoraConfig& lora) {
+  try {
+    const models::HfAdapter adapter = models::read_hf_adapter(lora.folder);
+    lora.rank = adapter.rank;
+    lora.alpha = adapter.alpha;
+    lora.dropout = adapter.dropout;
+    lora.rslora = adapter.rslora;
+    lora.on = models::hf_adapter_layers(part, data::SafetensorsModel::open(lora.folder).names());
+    if (lora.on.empty()) r.problem("init", fmt::format("{} has no adapters of this module", lora.folder));
+    return true;
+  } catch (const Error& e) {
+    r.problem("init", e.what());
+    return false;
+  }
+}
+
+void read_lora(Reader& r, models::HfPart part, LoraConfig& lora) {
+  const auto ranks = config::between(1, 65536);
+  r.map("init", [&](Reader& m) { m.required("hf", as_path(lora.folder)); });
+  if (!lora.folder.empty() && read_adapter_folder(r, part, lora)) {
+    const std::int64_t rank = lora.rank;
+    if (r.optional("rank", lora.rank, ranks) && lora.rank != rank)
+      r.problem("rank", fmt::format("{} given, but the adapters that `init` names have {}", lora.rank, rank));
+  } else {
+    const bool has_rank = r.required("rank", lora.rank, ranks);
+    lora.alpha = has_rank ? static_cast<double>(lora.rank) : 1.0;
+  }
   r.optional("alpha", lora.alpha, config::above(0));
   r.optional("dropout", lora.dropout, {.min = 0.0, .max = 1.0, .below_max = true});
   r.optional("rslora", lora.rslora);
-  if (!r.has("on")) r.missing("on");
+  if (!r.has("on") && lora.on.empty()) r.missing("on");
   r.value("on", [&](Value& v) {
+    lora.on.clear();
     if (v.kind() == Kind::scalar) return v.read(lora.on.emplace_back());
     return bind_value(v, lora.on, {});
   });
@@ -94,7 +122,7 @@ void read_lora(Reader& r, LoraConfig& lora) {
     const auto* const known =
         std::ranges::find(kLoraKeys, name, [](const auto& pair) { return std::string(pair.first); });
     v.problem(known != std::end(kLoraKeys) ? fmt::format("unknown key: it is called {} here", known->second)
-                                           : "unknown key (the keys here are on, rank, alpha, dropout, rslora)");
+                                           : "unknown key (the keys here are on, rank, alpha, dropout, rslora, init)");
   });
 }
 
@@ -113,7 +141,7 @@ void read_projector(Reader& r, EncoderConfig& e) {
                                                       {"encoder", ProjectorPlace::encoder},
                                                       {"llm", ProjectorPlace::llm}}));
     read_init(p, e.projector_init, false);
-    read_training(p, e.projector_trainable, e.projector_lora);
+    read_training(p, e.projector_trainable, e.projector_lora, models::HfPart::projector);
   });
 }
 
@@ -221,7 +249,7 @@ void read_encoder(Reader& r, const std::string& name, EncoderConfig& e) {
   } else {
     read_audio_encoder(r, e);
   }
-  read_training(r, e.trainable, e.lora);
+  read_training(r, e.trainable, e.lora, image ? models::HfPart::vision : models::HfPart::audio);
   if (given && published->has_projector) e.projector_init.hf = e.init.hf;
   read_projector(r, e);
 }
@@ -277,20 +305,20 @@ void read_llm(Reader& r, const std::string& name, LlmConfig& llm) {
   r.optional("sliding_window", s.sliding_window, at_least(0));
   r.optional("window_from_layer", s.window_from_layer, at_least(0));
   r.optional("media_attention", as_choice(llm.bidirectional_media, {{"causal", false}, {"bidirectional", true}}));
-  read_training(r, llm.trainable, llm.lora);
+  read_training(r, llm.trainable, llm.lora, models::HfPart::llm);
   r.unsupported("router", "mixtures of experts");
 }
 
 }  // namespace
 
-void read_training(Reader& r, TrainableRule& rule, std::optional<LoraConfig>& lora) {
+void read_training(Reader& r, TrainableRule& rule, std::optional<LoraConfig>& lora, models::HfPart part) {
   r.value("trainable", [&](Value& v) {
     if (v.kind() == Kind::scalar) return v.read(rule.all);
     rule.trainable.emplace();
     return bind_value(v, *rule.trainable, {});
   });
   r.optional("frozen", rule.frozen);
-  if (!r.map("lora", [&](Reader& m) { read_lora(m, lora.emplace()); })) return;
+  if (!r.map("lora", [&](Reader& m) { read_lora(m, part, lora.emplace()); })) return;
   rule.adapters_only = !r.has("trainable");
   if (!rule.all) {
     r.problem("trainable",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/mmtrain/config.h"
+#include "models/hf_names.h"
 
 namespace mmt::app {
 
@@ -11,6 +12,7 @@ void read_parallel(config::Reader& r, Config& c, int ranks);
 /// After the modules are known.
 void check_parallel(config::Document& document, Config& c, int ranks);
 /// `trainable`, `frozen` and `lora` of a module or projector.
-void read_training(config::Reader& r, TrainableRule& rule, std::optional<LoraConfig>& lora);
+/// `part`: what the module is in a published model.
+void read_training(config::Reader& r, TrainableRule& rule, std::optional<LoraConfig>& lora, models::HfPart part);
 
 }  // namespace mmt::app

@@ -4,18 +4,38 @@
 #include "core/log.h"
 #include "kernels/backend.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <optional>
 
 namespace mmt::app {
 
-std::string resolve_checkpoint(Job& job, const std::string& path) {
+namespace {
+
+std::optional<std::string> find_checkpoint(Job& job, const std::string& path) {
   namespace fs = std::filesystem;
   std::int64_t is_checkpoint = fs::exists(fs::path(path) / "index.h5") ? 1 : 0;
   job.world().broadcast(Tensor(&is_checkpoint, DType::i64, {1}), 0);
   if (is_checkpoint != 0) return path;
   for (const std::string& folder : {path + "/checkpoints", path}) {
-    if (const auto found = run::find_checkpoint(job.world(), folder)) return *found;
+    if (const auto found = run::find_checkpoint(job.world(), folder)) return found;
   }
+  return std::nullopt;
+}
+
+/// Whether every module, projectors too, starts from weights.
+bool all_start_from_weights(const Config& c) {
+  const auto has = [](const ModuleInit& init) { return !init.checkpoint.empty() || !init.hf.empty(); };
+  return has(c.llm.init) && std::ranges::all_of(c.encoders, [&](const EncoderConfig& e) {
+           return has(e.init) &&
+                  (e.spec.projector.kind == "none" || !e.init.checkpoint.empty() || !e.projector_init.hf.empty());
+         });
+}
+
+}  // namespace
+
+std::string resolve_checkpoint(Job& job, const std::string& path) {
+  if (const auto found = find_checkpoint(job, path)) return *found;
   throw Agreed(kUsage, fmt::format("{} holds no checkpoint: train first, or give --checkpoint", path));
 }
 
@@ -55,6 +75,12 @@ Inference load_inference(Job& job, const Config& config, const std::string& chec
     choice.apply(*inference.model);
   });
   make_stores(*inference.model, job.world(), inference.stream);
+  if (checkpoint.empty() && all_start_from_weights(c) && !find_checkpoint(job, c.run.output_dir)) {
+    initialize_model(*inference.model, c.run.seed, inference.stream);
+    load_initial(job, c, *inference.model, inference.stream);
+    log::info("{} holds no checkpoint: the weights are those that training would start from", c.run.output_dir);
+    return inference;
+  }
   inference.checkpoint = resolve_checkpoint(job, checkpoint.empty() ? c.run.output_dir : checkpoint);
   const auto reader = open_checkpoint(job, inference.checkpoint);
   std::vector<std::string> modules = {c.llm.spec.name};

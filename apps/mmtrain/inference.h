@@ -18,8 +18,8 @@ struct Inference {
   std::int64_t step = 0;
 };
 
-/// Collective. `checkpoint` empty: the newest of run.output_dir. Throws Agreed when there is none, or when its model is
-/// another one. `whole`: every rank holds all of the model, whatever the layout.
+/// Collective. `checkpoint` empty: the newest of run.output_dir; where there is none, the weights that every module
+/// starts from, if all have some. Throws Agreed when there is nothing, or when a checkpoint's model is another one. `whole`: every rank holds all of the model, whatever the layout.
 Inference load_inference(Job& job, const Config& config, const std::string& checkpoint, bool whole = false);
 
 /// The checkpoint that a path means: itself, or the newest of a run folder. Throws Agreed.

@@ -66,7 +66,7 @@ void check_tied_head(const Config& c, const models::HfNames& names, const data::
 
 /// What the folder's config.json leaves to its model_type.
 void log_defaults(const PretrainedPart& part) {
-  if (part.part == models::HfPart::projector) return;
+  if (part.part == models::HfPart::projector || part.adapters) return;
   const std::vector<std::string> defaults = models::read_hf_config(part.folder).defaults;
   if (!defaults.empty())
     log::info("{}: its config.json leaves open, and its type decides: {}", part.folder, fmt::join(defaults, ", "));
@@ -88,6 +88,19 @@ std::vector<PretrainedPart> pretrained_parts(const Config& c) {
   return parts;
 }
 
+std::vector<PretrainedPart> adapter_parts(const Config& c) {
+  std::vector<PretrainedPart> parts;
+  const auto add = [&](const std::string& module, models::HfPart part, const std::optional<LoraConfig>& lora) {
+    if (lora && !lora->folder.empty()) parts.push_back({module, part, lora->folder, true, true});
+  };
+  for (const EncoderConfig& e : c.encoders) {
+    add(e.spec.name, e.spec.modality == "audio" ? models::HfPart::audio : models::HfPart::vision, e.lora);
+    add(e.spec.name + ".projector", models::HfPart::projector, e.projector_lora);
+  }
+  add(c.llm.spec.name, models::HfPart::llm, c.llm.lora);
+  return parts;
+}
+
 PretrainedNames match_pretrained(const Config& c, const Model& model, const PretrainedPart& part,
                                  const data::SafetensorsModel& files) {
   const models::HfNames names(part.part, files.names(), files.path());
@@ -96,7 +109,7 @@ PretrainedNames match_pretrained(const Config& c, const Model& model, const Pret
   std::set<std::string> used;
   for (const run::Stage& stage : model.stages) {
     for (const run::ParamSpec& p : models::parameters_of(stage)) {
-      if (p.module != part.module || is_adapter(p.name)) continue;
+      if (p.module != part.module || is_adapter(p.name) != part.adapters) continue;
       const std::string* name = names.find(p.name);
       if (name == nullptr) {
         missing.push_back(p.name);
@@ -110,14 +123,14 @@ PretrainedNames match_pretrained(const Config& c, const Model& model, const Pret
       result.file_of[canonical_name(p)] = *name;
     }
   }
-  const std::set<std::string> family = family_stems(c, part);
+  const std::set<std::string> family = part.adapters ? std::set<std::string>() : family_stems(c, part);
   std::set<std::string_view> words;
   for (const std::string& stem : family) words.insert(first_word(stem));
   for (const auto& [stem, name] : names.all()) {
     if (used.contains(name)) continue;
     if (family.contains(stem))
       result.unused.push_back(name);
-    else if (words.contains(first_word(stem)) && !models::is_hf_buffer(stem))
+    else if (part.adapters ? is_adapter(name) : words.contains(first_word(stem)) && !models::is_hf_buffer(stem))
       extra.push_back(name);
   }
   std::string problem;
@@ -133,8 +146,10 @@ PretrainedNames match_pretrained(const Config& c, const Model& model, const Pret
       advice = "\nA projector for another LLM starts anew with `projector: {init: random}`.";
     if (std::ranges::find(missing, "lm_head.weight") != missing.end())
       advice = "\nA model without lm_head.weight has `tie_embeddings: true` (in its config.json: tie_word_embeddings).";
-    throw ConfigError(fmt::format("{}: not the weights of {}{}{}", files.path(), part.module, problem, advice));
+    throw ConfigError(fmt::format("{}: not the {} of {}{}{}", files.path(), part.adapters ? "adapters" : "weights",
+                                  part.module, problem, advice));
   }
+  if (part.adapters) return result;
   if (part.part == models::HfPart::llm) check_tied_head(c, names, files);
   return result;
 }
@@ -142,6 +157,7 @@ PretrainedNames match_pretrained(const Config& c, const Model& model, const Pret
 void load_pretrained(Job& job, const Config& c, Model& model, const Stream& stream) {
   std::vector<PretrainedPart> parts = pretrained_parts(c);
   std::erase_if(parts, [](const PretrainedPart& part) { return !part.weights; });
+  for (const PretrainedPart& part : adapter_parts(c)) parts.push_back(part);
   if (parts.empty()) return;
   in_agreement(job.world(), [&] {
     const std::vector<run::SavedPart> own = run::saved_parts(model.placed(), model.uses, nullptr);
@@ -167,8 +183,8 @@ void load_pretrained(Job& job, const Config& c, Model& model, const Stream& stre
           out += run::num_elements(box.shape) * static_cast<std::int64_t>(size_of(p.data.dtype));
         }
       }
-      log::info("{}: {} tensors from {}{}", part.module, names.file_of.size(), part.folder,
-                names.unused.empty() ? "" : fmt::format(", {} not needed", names.unused.size()));
+      log::info("{}: {} {}tensors from {}{}", part.module, names.file_of.size(), part.adapters ? "adapter " : "",
+                part.folder, names.unused.empty() ? "" : fmt::format(", {} not needed", names.unused.size()));
     }
   });
   for (const int s : model.own) refresh_compute(*model.stores[static_cast<std::size_t>(s)], stream);

@@ -18,9 +18,13 @@ struct PretrainedPart {
   std::string module;
   models::HfPart part = models::HfPart::llm;
   std::string folder;
-  bool weights = true;  ///< false: a checkpoint has them
+  bool weights = true;    ///< false: a checkpoint has them
+  bool adapters = false;  ///< the folder is PEFT's: the module's adapters, not its weights
 };
+/// Weights; the order is that of the modules.
 std::vector<PretrainedPart> pretrained_parts(const Config& config);
+/// PEFT folders.
+std::vector<PretrainedPart> adapter_parts(const Config& config);
 
 /// What a module's tensors are called in a folder, checked against the module: each is there in the right shape, and
 /// the folder holds nothing of the module that it has no place for.

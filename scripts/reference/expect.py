@@ -193,6 +193,30 @@ def after_training(args, case, records, samples):
     return losses <= 1e-5 and logits <= 1e-5, theirs
 
 
+def peft_folder(args, case, records, samples):
+    """Whether PEFT loads an adapter that we trained and exported, onto the published model, with our logits."""
+    import peft
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(args.folder, case + ".yaml")
+        lora = {"modules.llm.lora": "{on: [q_proj, down_proj], rank: 4, alpha: 6}", "optimizer.lr": "0.05",
+                "train.steps": "3", "run.output_dir": folder + "/run", "data.index_dir": folder}
+        settings = [a for k, v in lora.items() for a in ("--set", f"{k}={v}")]
+        for command in (["train", path], ["export", path, "--lora", "separate", "--out", f"{folder}/out"]):
+            subprocess.run([args.binary, *command, *settings], check=True, stdout=subprocess.DEVNULL)
+        ours = dump(args.binary, path, "fp32", {"modules.llm.lora": lora["modules.llm.lora"],
+                                                "modules.llm.init.checkpoint": folder + "/run/checkpoints/step_00000003"})
+        reference = Reference(args.folder, MODULES[case], torch.float32)
+        name = "whole" if hasattr(reference, "whole") else "llm"
+        wrapped = peft.PeftModel.from_pretrained(getattr(reference, name), f"{folder}/out/llm-adapter")
+        loaded = sum(p.abs().sum().item() > 0 for n, p in wrapped.named_parameters() if "lora_B" in n)
+        setattr(reference, name, wrapped)
+        with torch.no_grad():
+            error = max(np.linalg.norm(s["logits"] - reference.logits(records[p], s["ids"]).numpy()) /
+                        np.linalg.norm(s["logits"]) for p, s in ours["samples"].items())
+    print(f"{case}: adapter loaded by PEFT ({loaded} layers): logits {error:.1e}")
+    return loaded == 4 and error <= 1e-5
+
+
 def dump(binary, path, precision, more=None):
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "dump.h5")
@@ -260,6 +284,8 @@ def main():
         good = good and total[0] <= 2 * total[1]
         agree, losses = after_training(args, case, records, ours["samples"])
         good = good and agree
+        if case in ("llama3", "llava_clip"):
+            good = peft_folder(args, case, records, ours["samples"]) and good
         if not args.write:
             continue
         numbers = lambda name, x: [float(np.linalg.norm(x)), float(x.astype(np.float64).ravel() @ probe(name, x.size))]

@@ -286,6 +286,85 @@ TEST_CASE("three steps of training have PyTorch's losses") {
   }
 }
 
+TEST_CASE("adapters go out merged or as PEFT folders and come back") {
+  const PretrainedRun p;
+  const std::string name = GENERATE("llama3", "llava_clip");
+  INFO(name);
+  Set lora = {"modules.llm.lora={on: [q_proj, down_proj], rank: 4, alpha: 6}", "optimizer.lr=0.05"};
+  if (name == "llava_clip")
+    lora = with(lora, {"modules.eyes.lora={on: fc1, rank: 2}", "modules.eyes.projector.trainable=false"});
+  require_done(p.run("train", name + ".yaml", with(lora, {"train.steps=3"})));
+  const std::string step = (p.folder() / "run/checkpoints/step_00000003").string();
+  Set trained = with(lora, {"modules.llm.init.checkpoint=" + step});
+  if (name == "llava_clip") trained.push_back("modules.eyes.init.checkpoint=" + step);
+  const DumpFile after = p.dump(name + ".yaml", trained);
+  const auto before = p.dump(name + ".yaml", lora);
+  CHECK(std::abs(after.loss - before.loss) > 1e-2);
+
+  // Alone: the base is as it was, its adapters are read from their folders.
+  const fs::path out = p.folder() / "separate";
+  require_done(p.run("export", name + ".yaml", lora, {}, {"--out", out.string(), "--lora", "separate"}));
+  Set from_peft = {"modules.llm.lora={init: {hf: " + (out / "llm-adapter").string() + "}}"};
+  if (name == "llava_clip") {
+    from_peft = with(from_peft, {"modules.eyes.lora={init: {hf: " + (out / "eyes-adapter").string() + "}}",
+                                 "modules.eyes.projector.trainable=false"});
+  }
+  const DumpFile again = p.dump(name + ".yaml", from_peft);
+  CHECK(again.loss == after.loss);
+  REQUIRE(again.grads.size() == after.grads.size());
+  for (const auto& [tensor, g] : after.grads) CHECK(again.grads.at(tensor).values == g.values);
+  // PEFT's names: what it wraps is the model in memory.
+  const auto adapter = mmt::data::SafetensorsModel::open((out / "llm-adapter").string());
+  CHECK(adapter.contains(name == "llama3"
+                             ? "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
+                             : "base_model.model.model.language_model.layers.0.self_attn.q_proj.lora_A.weight"));
+
+  // Merged: no adapter, the same function.
+  const fs::path whole = p.folder() / "merged";
+  require_done(p.run("export", name + ".yaml", lora, {}, {"--out", whole.string(), "--dtype", "F32"}));
+  Set merged = {"modules.llm.init.hf=" + whole.string()};
+  if (name == "llava_clip") merged.push_back("modules.eyes.init.hf=" + whole.string());
+  // The merged weight is rounded once in f32: errors of an ulp of weights, as other orders of sums make.
+  CHECK(p.dump(name + ".yaml", merged).loss == Approx(after.loss).epsilon(1e-6));
+
+  // What has no counterpart, and adapters of another model.
+  const fs::path config = out / "llm-adapter" / "adapter_config.json";
+  const std::string text = read_text(config);
+  json j = json::parse(text);
+  j["use_dora"] = true;
+  write_text(config, j.dump());
+  require_refused(p.run("dump", name + ".yaml", from_peft, {}, {"--out", "d.h5"}), {"use_dora", "DoRA"});
+  write_text(config, text);
+  require_refused(p.run("dump", name + ".yaml", with(from_peft, {"modules.llm.lora.on=q_proj"}), {}, {"--out", "d.h5"}),
+                  {"no place for", "down_proj.lora_A.weight"});
+  require_refused(p.run("dump", name + ".yaml", with(from_peft, {"modules.llm.lora.rank=8"}), {}, {"--out", "d.h5"}),
+                  {"rank: 8 given", "have 4"});
+}
+
+TEST_CASE("a published model is evaluated and asked without training") {
+  const PretrainedRun p;
+  const Outcome o = p.run("eval", "llama3.yaml", {"eval.sets=[{path: text.json, format: llava}]"}, {}, {"--json"});
+  require_code(o, 0);
+  // The same tokens weigh the same: the loss of the first step.
+  const json expected = p.expected("llama3");
+  CHECK_THAT(o.out, Catch::Contains("loss"));
+  const json result = json::parse(o.out);
+  CHECK(result.dump().find("\"loss\":") != std::string::npos);
+  double loss = 0.0;
+  const std::function<void(const json&)> find = [&](const json& node) {
+    for (const auto& [key, value] : node.items()) {
+      if (key == "loss" && value.is_number()) loss = value;
+      if (value.is_structured()) find(value);
+    }
+  };
+  find(result);
+  CHECK(loss == Approx(expected["loss"].get<double>()).epsilon(1e-5));
+  // A module without weights would answer with noise: that is refused.
+  require_refused(p.run("eval", "llava_clip.yaml",
+                        {"eval.sets=[{path: text.json, format: llava}]", "modules.eyes.projector.init=random"}),
+                  {"no checkpoint"});
+}
+
 TEST_CASE("an export says what it cannot do") {
   const PretrainedRun p;
   require_done(p.run("train", "llama3.yaml"));
