@@ -26,7 +26,7 @@ constexpr std::size_t kTouchedTogetherFrom = std::size_t{64} << 20;
 constexpr unsigned char kGuardByte = 0xA5;
 constexpr std::size_t kGuardRun = 32;
 
-struct GuardRecord {
+struct alignas(kAlign) GuardRecord {
   std::uint64_t start = 0;  // offset of the tensor in the arena
   std::uint64_t bytes = 0;
   std::array<std::int64_t, Tensor::kMaxRank> dims{};
@@ -36,16 +36,16 @@ struct GuardRecord {
 
   std::uint64_t expected_seal() const {
     std::uint64_t h = 0x6d6d745f61726e61ull;
-    for (const std::uint64_t v :
-         {start, bytes, static_cast<std::uint64_t>(dims[0]), static_cast<std::uint64_t>(dims[1]),
-          static_cast<std::uint64_t>(dims[2]), static_cast<std::uint64_t>(dims[3]), static_cast<std::uint64_t>(rank),
-          static_cast<std::uint64_t>(dtype)}) {
-      h = (h ^ v) * 0x100000001b3ull;
-    }
+    const auto add = [&](std::uint64_t v) { h = (h ^ v) * 0x100000001b3ull; };
+    add(start);
+    add(bytes);
+    for (const std::int64_t d : dims) add(static_cast<std::uint64_t>(d));
+    add(static_cast<std::uint64_t>(rank));
+    add(static_cast<std::uint64_t>(dtype));
     return h;
   }
 };
-static_assert(sizeof(GuardRecord) == 64);
+static_assert(sizeof(GuardRecord) % kAlign == 0);
 
 #ifdef NDEBUG
 constexpr std::size_t kGuardBytes = 0;

@@ -8,7 +8,8 @@ std::string_view name_of(DataFault fault) {
   constexpr std::string_view names[] = {"missing_file",   "not_an_image",  "corrupt_image",     "image_too_large",
                                         "not_audio",      "corrupt_audio", "non_finite_audio",  "audio_too_short",
                                         "audio_too_long", "audio_rate",    "placeholder_count", "too_long",
-                                        "no_labels",      "bad_record",    "unsafe_path",       "unsupported_media"};
+                                        "no_labels",      "bad_record",    "unsafe_path",       "unsupported_media",
+                                        "image_ratio"};
   return names[static_cast<int>(fault)];
 }
 

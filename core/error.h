@@ -45,7 +45,9 @@ enum class DataFault : std::uint8_t {
   bad_record,
   unsafe_path,
   unsupported_media,
+  image_ratio,
 };
+inline constexpr int kNumDataFaults = static_cast<int>(DataFault::image_ratio) + 1;
 std::string_view name_of(DataFault fault);
 
 class DataError : public Error {

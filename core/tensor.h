@@ -23,7 +23,7 @@ struct Device {
 /// Row-major view. All dims but the first are contiguous; the first may have a stride of its own (`row_stride`, in
 /// elements), so that a column range of a wider matrix is a Tensor too.
 struct Tensor {
-  static constexpr int kMaxRank = 4;
+  static constexpr int kMaxRank = 5;
 
   void* data = nullptr;
   std::array<std::int64_t, kMaxRank> dims{};

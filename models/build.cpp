@@ -4,6 +4,7 @@
 #include "models/block.h"
 #include "models/encoder_exit.h"
 #include "models/head.h"
+#include "models/patch_projection.h"
 #include "models/projector.h"
 #include "models/vision.h"
 #include "models/whole_rows.h"
@@ -37,19 +38,45 @@ class Chain {
   bool needs_grad_ = false;
 };
 
+/// What the parameters of a tower's layers are called.
+struct LayerNames {
+  std::string prefix, norm1, norm2, q, k, v, o, up, down;
+};
+
+LayerNames layer_names(const EncoderSpec& s) {
+  LayerNames n{"encoder.layers.",  "layer_norm1",        "layer_norm2", "self_attn.q_proj", "self_attn.k_proj",
+               "self_attn.v_proj", "self_attn.out_proj", "mlp.fc1",     "mlp.fc2"};
+  if (s.kind == "whisper") {
+    n.prefix = "layers.";
+    n.norm1 = "self_attn_layer_norm";
+    n.norm2 = "final_layer_norm";
+    n.up = "fc1";
+    n.down = "fc2";
+  } else if (s.kind == "qwen2_vl") {
+    n.prefix = "blocks.";
+    n.norm1 = "norm1";
+    n.norm2 = "norm2";
+    n.q = "attn.q";
+    n.k = "attn.k";
+    n.v = "attn.v";
+    n.o = "attn.proj";
+  }
+  return n;
+}
+
 BlockOptions encoder_block(const EncoderSpec& s, int layer) {
-  const bool whisper = s.modality == "audio";
+  const LayerNames names = layer_names(s);
   BlockOptions o;
   o.unit = fmt::format("{}.layers.{}", s.name, layer);
-  o.prefix = fmt::format("{}layers.{}.", whisper ? "" : "encoder.", layer);
-  o.norm1 = whisper ? "self_attn_layer_norm" : "layer_norm1";
-  o.norm2 = whisper ? "final_layer_norm" : "layer_norm2";
+  o.prefix = fmt::format("{}{}.", names.prefix, layer);
+  o.norm1 = names.norm1;
+  o.norm2 = names.norm2;
   o.norm = NormKind::layer;
   o.epsilon = s.norm_epsilon;
-  o.attention = {.q = "self_attn.q_proj",
-                 .k = "self_attn.k_proj",
-                 .v = "self_attn.v_proj",
-                 .o = "self_attn.out_proj",
+  o.attention = {.q = names.q,
+                 .k = names.k,
+                 .v = names.v,
+                 .o = names.o,
                  .q_norm = "",
                  .k_norm = "",
                  .hidden = s.hidden,
@@ -59,10 +86,11 @@ BlockOptions encoder_block(const EncoderSpec& s, int layer) {
                  .q_bias = true,
                  .k_bias = s.key_bias,
                  .v_bias = true,
-                 .o_bias = true};
+                 .o_bias = true,
+                 .rotary = s.rope_theta > 0};
   o.mlp = {.gate = "",
-           .up = whisper ? "fc1" : "mlp.fc1",
-           .down = whisper ? "fc2" : "mlp.fc2",
+           .up = names.up,
+           .down = names.down,
            .hidden = s.hidden,
            .inner = s.intermediate,
            .bias = true,
@@ -105,6 +133,11 @@ BlockOptions llm_block(const LlmSpec& s, int layer) {
   return o;
 }
 
+ProjectorKind projector_kind(const std::string& name) {
+  if (name == "merger") return ProjectorKind::merger;
+  return name == "mlp2" ? ProjectorKind::mlp2 : ProjectorKind::linear;
+}
+
 UnitPtr encoder_stem(const EncoderSpec& s, const UnitPlanner::Setting& setting) {
   if (s.modality == "audio")
     return std::make_unique<AudioStem>(setting, AudioStemOptions{.unit = s.name + ".embed",
@@ -112,6 +145,10 @@ UnitPtr encoder_stem(const EncoderSpec& s, const UnitPlanner::Setting& setting) 
                                                                  .mels = s.mels,
                                                                  .max_positions = position_rows(s),
                                                                  .train_positions = s.train_positions});
+  if (s.kind == "qwen2_vl")
+    return std::make_unique<PatchProjection>(
+        setting,
+        PatchProjectionOptions{.unit = s.name + ".embed", .hidden = s.hidden, .patch = s.patch, .frames = s.frames});
   return std::make_unique<PatchEmbedding>(setting, PatchEmbeddingOptions{.unit = s.name + ".embed",
                                                                          .hidden = s.hidden,
                                                                          .patch = s.patch,
@@ -131,31 +168,35 @@ run::Stage build_encoder(const EncoderSpec& s, std::int64_t llm_hidden, UnitPlan
   run::Stage stage;
   stage.module = setting.module = s.name;
   stage.windows = {0};
+  stage.rotary = rotary_of(s);
   const int blocks = num_blocks(s);
   Chain chain(stage, range, num_units(s));
   chain.add(among_shares(setting, encoder_stem(s, setting)));
   for (int layer = 0; layer < blocks; ++layer)
     chain.add(std::make_unique<TransformerBlock>(setting, encoder_block(s, layer), chain.needs_grad()));
   const std::string norm = !s.post_norm ? "" : s.modality == "audio" ? "layer_norm" : "post_layernorm";
-  chain.add(among_shares(
-      setting,
-      std::make_unique<EncoderExit>(
-          setting,
-          EncoderExitOptions{.unit = s.name + ".exit", .hidden = s.hidden, .norm = norm, .epsilon = s.norm_epsilon},
-          chain.needs_grad())));
+  chain.add(
+      among_shares(setting, std::make_unique<EncoderExit>(setting,
+                                                          EncoderExitOptions{.unit = s.name + ".exit",
+                                                                             .hidden = s.hidden,
+                                                                             .norm = norm,
+                                                                             .epsilon = s.norm_epsilon,
+                                                                             .merge = std::int64_t{s.merge} * s.merge},
+                                                          chain.needs_grad())));
   if (s.projector.kind == "none") return stage;
 
   setting.module = s.name + ".projector";
-  const bool two = s.projector.kind == "mlp2";
+  const ProjectorKind kind = projector_kind(s.projector.kind);
   chain.add(std::make_unique<Projector>(
       setting,
       ProjectorOptions{.unit = setting.module,
-                       .kind = two ? ProjectorKind::mlp2 : ProjectorKind::linear,
-                       .in = s.hidden,
-                       .inner = two ? s.projector.hidden : 0,
+                       .kind = kind,
+                       .in = output_width(s),
+                       .inner = kind == ProjectorKind::linear ? 0 : s.projector.hidden,
                        .out = llm_hidden,
                        .bias = s.projector.bias,
-                       .activation = parse_activation(s.projector.activation).value_or(Activation::gelu_erf)},
+                       .activation = parse_activation(s.projector.activation).value_or(Activation::gelu_erf),
+                       .parts = std::int64_t{s.merge} * s.merge},
       chain.needs_grad()));
   return stage;
 }

@@ -1,4 +1,8 @@
 // Last unit of an encoder's tower: the rows that leave are gathered, then normalised where the tower has a final norm.
+//
+// A tower whose projector merges neighbours (Qwen2-VL: 2 x 2 patches) lays them side by side here: a row that leaves is
+// merge * hidden wide. So all that moves rows (routes, ports, a projector on the LLM's side or cut over tp) counts the
+// rows of the LLM and cannot tear neighbours apart, and a projector works row by row.
 #pragma once
 
 #include "models/norm.h"
@@ -10,9 +14,12 @@ struct EncoderExitOptions {
   std::int64_t hidden = 0;
   std::string norm;  ///< layer norm's name; empty: none
   double epsilon = 1e-5;
+  std::int64_t merge =
+      1;  ///< above 1: so many consecutive rows leave as one; then all rows leave, and there is no norm
 };
 
-/// Output row i = [norm of] row Rows::out_rows[i]. Rows that do not leave have gradient zero.
+/// Output row i = [norm of] row Rows::out_rows[i], or that and the merge - 1 rows behind it side by side. Rows that do
+/// not leave have gradient zero.
 class EncoderExit final : public run::Unit {
  public:
   EncoderExit(const UnitPlanner::Setting& setting, const EncoderExitOptions& options, bool input_needs_grad);
@@ -23,7 +30,10 @@ class EncoderExit final : public run::Unit {
   void recompute(Ctx& ctx, Saved& saved) const override;
 
  private:
-  std::int64_t hidden_ = 0;
+  /// The inner rows that leave, as they leave.
+  Tensor merged(const Ctx& ctx, const Tensor& x) const;
+
+  std::int64_t hidden_ = 0, merge_ = 1;
   bool has_norm_ = false, input_needs_grad_ = false;
   Norm norm_;
   SlotId gathered_ = kNone;

@@ -34,6 +34,7 @@ void check_family(const LlmSpec& s) {
   if (s.norm != NormKind::rms) refuse(s.name, s.kind, "with layer norms");
   if (!s.gated) refuse(s.name, s.kind, "without gated MLP");
   if (!s.rotary) refuse(s.name, s.kind, "without rotary positions");
+  if (!s.mrope_section.empty()) refuse(s.name, s.kind, "with three positions a row (mrope_section) and no tower");
   if (s.qk_norm != family.qk_norm) refuse(s.name, s.kind, s.qk_norm ? "with q and k norms" : "without q and k norms");
   const bool bias_key = s.kind == "llama" || s.kind == "qwen3";
   if (bias_key ? s.qkv_bias != s.o_bias : s.qkv_bias != family.qkv_bias || s.o_bias != family.o_bias)
@@ -108,6 +109,8 @@ std::string hf_config_of(const EncoderSpec& s, const std::string& dtype) {
                     {"activation_function", activation_name(s.activation)}};
     return j.dump(2) + "\n";
   }
+  if (s.kind == "qwen2_vl")
+    throw ConfigError(fmt::format("{}: a tower of kind qwen2_vl cannot be exported yet", s.name));
   const EncoderSpec family = encoder_preset(s.kind);
   if (s.class_token != family.class_token || s.patch_bias != family.patch_bias || s.pre_norm != family.pre_norm)
     refuse(s.name, s.kind, "with these parts (class_token, patch_bias, pre_norm)");

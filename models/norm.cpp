@@ -14,7 +14,6 @@ Norm::Norm(UnitPlanner& planner, const NormOptions& options, bool input_needs_gr
       heads_(options.heads),
       epsilon_(options.epsilon),
       input_needs_grad_(input_needs_grad) {
-  MMT_CHECK(kind_ == NormKind::rms || heads_ == 0, "{}: layer norms work on whole rows", options.name);
   const auto declare = [&](const char* suffix, Init::Kind init, bool& trains, SlotId& grad) {
     ParamSpec spec{.name = options.name + suffix, .shape = {features_}, .init = {init}, .decay = false};
     if (planner.tp() > 1) {
@@ -36,7 +35,11 @@ Norm::Norm(UnitPlanner& planner, const NormOptions& options, bool input_needs_gr
   if (kind_ == NormKind::layer) mean_ = planner.tensor(options.name + " mean", master, vectors, life, options.count);
 }
 
-Tensor Norm::shaped(const Tensor& x) const { return heads_ > 0 ? ops::split_heads(x, heads_) : x; }
+Tensor Norm::shaped(const Tensor& x) const {
+  if (heads_ == 0) return x;
+  // Layer norms take whole rows: parts of rows that lie one after the other are rows.
+  return kind_ == NormKind::rms ? ops::split_heads(x, heads_) : x.reshape({x.rows() * heads_, features_});
+}
 
 Tensor Norm::stat(const Saved& saved, SlotId slot) const {
   if (slot == kNone) return {};
@@ -66,7 +69,7 @@ void Norm::backward_input(Ctx& ctx, Saved& saved, const Tensor& dx, const Tensor
     return;
   }
   const Tensor mean = stat(saved, mean_);
-  if (bias_grad_ != kNone) ops::linear_backward_bias(ctx.stream, row(bias_grad_), dy);
+  if (bias_grad_ != kNone) ops::linear_backward_bias(ctx.stream, row(bias_grad_), shaped(dy));
   if (weight_grad_ != kNone)
     ops::layer_norm_backward_weight(ctx.stream, row(weight_grad_), {}, shaped(dy), shaped(x), mean, rstd);
   if (dx.defined())
@@ -91,7 +94,7 @@ void Norm::backward_weight_now(Ctx& ctx, Saved& saved, const Tensor& dy, const T
   }
   if (bias_trains_) {
     const run::GradTarget db = ctx.grad(bias_);
-    ops::linear_backward_bias(ctx.stream, db.view, dy, db.mode);
+    ops::linear_backward_bias(ctx.stream, db.view, shaped(dy), db.mode);
   }
 }
 

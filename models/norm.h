@@ -13,7 +13,7 @@ struct NormOptions {
   std::int64_t features = 0;
   double epsilon = 1e-5;
   RowCount count = RowCount::rows;
-  std::int64_t heads = 0;  ///< of this rank; 0: rows are normalised whole
+  std::int64_t heads = 0;  ///< parts of a row of this rank that are normalised alone; 0: rows are normalised whole
   /// The tp ranks normalise different heads: their weight gradients are partial sums.
   bool partial_over_tp = false;
   /// Its backward runs inside F (the head of a sink): statistics and gradients do not outlive the call.

@@ -3,19 +3,31 @@
 namespace mmt::models {
 
 Projector::Projector(const UnitPlanner::Setting& setting, const ProjectorOptions& o, bool input_needs_grad)
-    : two_(o.kind == ProjectorKind::mlp2), activation_(o.activation) {
+    : two_(o.kind != ProjectorKind::linear), has_norm_(o.kind == ProjectorKind::merger), activation_(o.activation) {
   UnitPlanner planner(setting, o.unit);
   const int x =
       planner.input({.cols = o.in, .dtype = setting.dtype, .count = RowCount::out, .needs_grad = input_needs_grad});
+  if (has_norm_) {
+    norm_ = Norm(planner,
+                 {.name = "ln_q",
+                  .kind = NormKind::layer,
+                  .features = o.in / o.parts,
+                  .epsilon = o.norm_epsilon,
+                  .count = RowCount::out,
+                  .heads = o.parts},
+                 input_needs_grad);
+    input_needs_grad = norm_.output_needs_grad();
+  }
   const auto layer = [&](const char* name, std::int64_t in, std::int64_t out, bool needs_grad) {
     return LinearLayer(planner, {.name = name, .in = in, .out = out, .bias = o.bias, .count = RowCount::out},
                        needs_grad);
   };
   if (two_) {
-    first_ = layer("linear_1", o.in, o.inner, input_needs_grad);
+    first_ = layer(has_norm_ ? "mlp.0" : "linear_1", o.in, o.inner, input_needs_grad);
     middle_needs_grad_ = first_.output_needs_grad();
-    last_ = layer("linear_2", o.inner, o.out, middle_needs_grad_);
-    planner.input_port(x).keep = first_.input_life();
+    last_ = layer(has_norm_ ? "mlp.2" : "linear_2", o.inner, o.out, middle_needs_grad_);
+    planner.input_port(x).keep = has_norm_ ? norm_.input_life() : first_.input_life();
+    if (has_norm_) normed_ = planner.tensor("normed", o.in, first_.input_life(), RowCount::out);
     if (middle_needs_grad_) pre_ = planner.tensor("linear_1", o.inner, Life::kept, RowCount::out);
     middle_ = planner.tensor("middle", o.inner, last_.input_life(), RowCount::out);
     Linear scratch = larger(first_.backward_scratch(), last_.backward_scratch());
@@ -23,6 +35,7 @@ Projector::Projector(const UnitPlanner::Setting& setting, const ProjectorOptions
       d_pre_ = planner.tensor("d linear_1", o.inner, Life::stash, RowCount::out);
     else if (middle_needs_grad_)
       scratch += run::arena_bytes(setting.dtype, RowCount::out, o.inner);
+    if (has_norm_ && input_needs_grad) scratch += run::arena_bytes(setting.dtype, RowCount::out, o.in);
     planner.scratch(Phase::backward_input, scratch);
   } else {
     last_ = layer("linear", o.in, o.out, input_needs_grad);
@@ -38,7 +51,9 @@ Projector::Projector(const UnitPlanner::Setting& setting, const ProjectorOptions
 }
 
 void Projector::hide(Ctx& ctx, const Tensor& x, Saved& saved) const {
-  first_.forward(ctx, saved, saved[middle_], pre_ == kNone ? Tensor{} : saved[pre_], x, activation_);
+  if (has_norm_) norm_.forward(ctx, saved, saved[normed_], x);
+  first_.forward(ctx, saved, saved[middle_], pre_ == kNone ? Tensor{} : saved[pre_], first_input(x, saved),
+                 activation_);
 }
 
 void Projector::forward(Ctx& ctx, std::span<const Tensor> in, const Tensor& out, Saved& saved) const {
@@ -65,11 +80,20 @@ void Projector::backward_input(Ctx& ctx, const Tensor& d_out, std::span<const Te
   const Tensor d = d_pre_ != kNone ? saved[d_pre_] : ctx.scratch->take(d_out.dtype, {d_out.rows(), first_.out()});
   last_.backward_input(ctx, saved, d, d_out);
   ops::activation_backward(ctx.stream, d, d, saved[pre_], activation_);
-  first_.backward_input(ctx, saved, dx, d);
+  if (!has_norm_) {
+    first_.backward_input(ctx, saved, dx, d);
+    return;
+  }
+  const bool through = norm_.output_needs_grad();
+  const Tensor d_normed = through ? ctx.scratch->take(d_out.dtype, {d_out.rows(), first_.in()}) : Tensor{};
+  first_.backward_input(ctx, saved, d_normed, d);
+  if (through) norm_.backward_input(ctx, saved, dx, d_normed, saved.in[0]);
 }
 
 void Projector::backward_weight(Ctx& ctx, Saved& saved) const {
-  if (two_) first_.backward_weight(ctx, saved, d_pre_ == kNone ? Tensor{} : saved[d_pre_], saved.in[0]);
+  if (has_norm_) norm_.backward_weight(ctx, saved);
+  if (two_)
+    first_.backward_weight(ctx, saved, d_pre_ == kNone ? Tensor{} : saved[d_pre_], first_input(saved.in[0], saved));
   last_.backward_weight(ctx, saved, saved.d_out, two_ ? saved[middle_] : saved.in[0]);
 }
 

@@ -74,7 +74,7 @@ std::string_view name_of(Activation activation) {
   return "";
 }
 
-std::vector<std::string> encoder_kinds() { return {"clip", "siglip", "whisper"}; }
+std::vector<std::string> encoder_kinds() { return {"clip", "siglip", "qwen2_vl", "whisper"}; }
 std::vector<std::string> llm_kinds() { return {"llama", "qwen2", "qwen3", "mistral", "gpt2"}; }
 
 EncoderSpec encoder_preset(const std::string& kind) {
@@ -93,6 +93,14 @@ EncoderSpec encoder_preset(const std::string& kind) {
     s.patch_bias = true;
     s.patch = 14;
     s.image_size = 384;
+  } else if (kind == "qwen2_vl") {
+    s.activation = "gelu_quick";
+    s.norm_epsilon = 1e-6;
+    s.patch = 14;
+    s.merge = 2;
+    s.frames = 2;
+    s.rope_theta = 10000;
+    s.projector.kind = "merger";
   } else if (kind == "whisper") {
     s.modality = "audio";
     s.activation = "gelu";
@@ -132,7 +140,12 @@ LlmSpec llm_preset(const std::string& kind) {
 
 void resolve(EncoderSpec& spec, std::int64_t llm_hidden) {
   if (spec.intermediate == 0) spec.intermediate = 4 * spec.hidden;
-  if (spec.projector.hidden == 0) spec.projector.hidden = llm_hidden;
+  if (spec.projector.hidden == 0)
+    spec.projector.hidden = spec.projector.kind == "merger" ? output_width(spec) : llm_hidden;
+  if (spec.kind != "qwen2_vl") return;
+  const std::int64_t side = std::int64_t{spec.patch} * spec.merge;
+  if (spec.min_pixels == 0) spec.min_pixels = 4 * side * side;
+  if (spec.max_pixels == 0) spec.max_pixels = 1280 * side * side;
 }
 
 void resolve(LlmSpec& spec) {
@@ -145,11 +158,36 @@ int num_blocks(const EncoderSpec& spec) {
   return spec.feature_layer < 0 ? spec.layers + 1 + spec.feature_layer : spec.feature_layer;
 }
 
+int num_positions(const LlmSpec& spec) { return spec.mrope_section.empty() ? 1 : 3; }
+
+std::int64_t output_width(const EncoderSpec& spec) { return std::int64_t{spec.merge} * spec.merge * spec.hidden; }
+
 std::int64_t position_rows(const EncoderSpec& spec) {
+  if (spec.rope_theta > 0) return 0;
   if (spec.modality == "audio") return spec.max_positions;
   const std::int64_t side = spec.image_size / spec.patch;
   return side * side + (spec.class_token ? 1 : 0);
 }
+
+namespace {
+
+/// What a tower for pictures of any size wants on top.
+void check_dynamic(Checker& check, const EncoderSpec& s) {
+  check.positive("merge", s.merge);
+  check.positive("frames", s.frames);
+  check.positive_real("rope_theta", s.rope_theta);
+  check.positive("min_pixels", s.min_pixels);
+  const std::int64_t side = std::int64_t{s.patch} * s.merge;
+  if (s.max_pixels < std::max(s.min_pixels, side * side))
+    check.add("max_pixels",
+              fmt::format("{} is below min_pixels {} or a square of {} x {}", s.max_pixels, s.min_pixels, side, side));
+  if (s.class_token) check.add("class_token", "a tower for pictures of any size has none");
+  if (s.pre_norm) check.add("pre_norm", "a tower for pictures of any size has none");
+  if (s.patch_bias) check.add("patch_bias", "a tower for pictures of any size has none");
+  if (s.post_norm) check.add("post_norm", "a tower for pictures of any size has none: its projector `merger` does");
+}
+
+}  // namespace
 
 std::vector<SpecProblem> validate(const EncoderSpec& s) {
   Checker check;
@@ -175,9 +213,13 @@ std::vector<SpecProblem> validate(const EncoderSpec& s) {
     if (s.hidden % 2 != 0) check.add("hidden", fmt::format("{} is odd: sinusoids need pairs", s.hidden));
   } else {
     check.positive("patch", s.patch);
-    check.positive("image_size", s.image_size);
-    if (s.patch > 0 && s.image_size > 0 && s.image_size % s.patch != 0)
-      check.add("image_size", fmt::format("{} is not a multiple of patch {}", s.image_size, s.patch));
+    if (s.kind == "qwen2_vl") {
+      check_dynamic(check, s);
+    } else {
+      check.positive("image_size", s.image_size);
+      if (s.patch > 0 && s.image_size > 0 && s.image_size % s.patch != 0)
+        check.add("image_size", fmt::format("{} is not a multiple of patch {}", s.image_size, s.patch));
+    }
     check.one_of("select", s.select, {"patch", "full"});
   }
   const int blocks = num_blocks(s);
@@ -187,8 +229,8 @@ std::vector<SpecProblem> validate(const EncoderSpec& s) {
   if (s.layers > 0 && s.post_norm && blocks != s.layers)
     check.add("post_norm",
               fmt::format("it stands behind the last layer, and feature_layer {} ends before", s.feature_layer));
-  check.one_of("projector.kind", s.projector.kind, {"none", "linear", "mlp2"});
-  if (s.projector.kind == "mlp2") {
+  check.one_of("projector.kind", s.projector.kind, {"none", "linear", "mlp2", "merger"});
+  if (s.projector.kind == "mlp2" || s.projector.kind == "merger") {
     check.positive("projector.hidden", s.projector.hidden);
     check.activation("projector.activation", s.projector.activation);
   }
@@ -216,9 +258,9 @@ std::vector<SpecProblem> validate(const LlmSpec& s) {
     if (s.max_positions != 0) check.add("max_positions", "learned positions and rotary ones exclude each other");
     if (!s.mrope_section.empty()) {
       const int sum = std::accumulate(s.mrope_section.begin(), s.mrope_section.end(), 0);
-      if (sum != s.head_dim / 2 || s.mrope_section.size() > 3 ||
+      if (sum != s.head_dim / 2 || s.mrope_section.size() != 3 ||
           std::any_of(s.mrope_section.begin(), s.mrope_section.end(), [](int n) { return n <= 0; }))
-        check.add("mrope_section", fmt::format("[{}] must be up to three positive counts that add up to {}",
+        check.add("mrope_section", fmt::format("[{}] must be three positive counts that add up to {}",
                                                fmt::join(s.mrope_section, ", "), s.head_dim / 2));
     }
     if (s.rope_scaling) {
@@ -300,6 +342,20 @@ std::optional<run::RotarySpec> rotary_of(const LlmSpec& s) {
     r.axis.resize(r.inv_freq.size());
     ops::rotary_section_axes(r.axis, s.mrope_section);
   }
+  return r;
+}
+
+std::optional<run::RotarySpec> rotary_of(const EncoderSpec& s) {
+  if (s.rope_theta <= 0) return std::nullopt;
+  // Half of the frequencies turn by the patch's row, half by its column, both from the first one on.
+  const auto half = static_cast<std::size_t>(s.hidden / s.heads / 4);
+  run::RotarySpec r;
+  r.inv_freq.resize(half);
+  ops::rotary_inverse_frequencies(r.inv_freq, s.rope_theta);
+  r.inv_freq.resize(2 * half);
+  std::copy_n(r.inv_freq.begin(), half, r.inv_freq.begin() + static_cast<std::ptrdiff_t>(half));
+  r.axis.assign(2 * half, 0);
+  std::fill(r.axis.begin() + static_cast<std::ptrdiff_t>(half), r.axis.end(), std::uint8_t{1});
   return r;
 }
 

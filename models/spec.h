@@ -26,8 +26,8 @@ std::string_view name_of(Activation activation);
 
 /// 0 in a size means: derive it, as `resolve` says.
 struct ProjectorSpec {
-  std::string kind = "mlp2";  ///< none | linear | mlp2
-  std::int64_t hidden = 0;    ///< mlp2: 0 = the LLM's width
+  std::string kind = "mlp2";  ///< none | linear | mlp2 | merger
+  std::int64_t hidden = 0;    ///< mlp2: 0 = the LLM's width; merger: 0 = the width of what leaves the tower
   bool bias = true;
   std::string activation = "gelu";
 };
@@ -35,7 +35,7 @@ struct ProjectorSpec {
 struct EncoderSpec {
   std::string name;      ///< of the module
   std::string modality;  ///< image | audio
-  std::string kind;      ///< clip | siglip | whisper
+  std::string kind;      ///< clip | siglip | qwen2_vl | whisper
   std::int64_t hidden = 0;
   std::int64_t intermediate = 0;  ///< 0 = 4 * hidden
   int layers = 0;
@@ -49,6 +49,12 @@ struct EncoderSpec {
   bool patch_bias = false;
   bool pre_norm = false;
   std::string select = "patch";  ///< patch (without the class row) | full
+  // image, qwen2_vl: pictures of any size
+  int merge = 1;                ///< merge x merge patches leave as one row
+  int frames = 1;               ///< that a patch spans
+  double rope_theta = 0;        ///< above 0: rows turn by their patch's row and column; no position table
+  std::int64_t min_pixels = 0;  ///< of a resized picture; 0: 4 rows that leave
+  std::int64_t max_pixels = 0;  ///< 0: 1280 rows that leave
   // audio
   int mels = 80;
   int max_positions = 1500;  ///< rows of the longest window
@@ -87,10 +93,11 @@ struct LlmSpec {
   bool rotary = true;
   double rope_theta = 10000;
   std::optional<RopeScaling> rope_scaling;
-  std::vector<int> mrope_section;  ///< frequencies of each of several positions; empty: one position a row
-  int max_positions = 0;           ///< learned positions (gpt2)
-  int sliding_window = 0;          ///< 0: none; else a row sees itself and the window - 1 rows before it
-  int window_from_layer = 0;       ///< layers below it see everything
+  /// Frequencies that turn by frame, row and column of a row's position; empty: one position a row.
+  std::vector<int> mrope_section;
+  int max_positions = 0;      ///< learned positions (gpt2)
+  int sliding_window = 0;     ///< 0: none; else a row sees itself and the window - 1 rows before it
+  int window_from_layer = 0;  ///< layers below it see everything
 };
 
 /// Defaults of a family. Throws ConfigError naming the legal kinds.
@@ -113,6 +120,10 @@ int num_blocks(const EncoderSpec& spec);  ///< blocks that are built: those that
 std::vector<std::int32_t> mask_windows(const LlmSpec& spec);
 int mask_of_layer(const LlmSpec& spec, int layer);
 std::optional<run::RotarySpec> rotary_of(const LlmSpec& spec);
+std::optional<run::RotarySpec> rotary_of(const EncoderSpec& spec);
+int num_positions(const LlmSpec& spec);  ///< of a row
+/// Columns of a row that leaves the tower, before its projector.
+std::int64_t output_width(const EncoderSpec& spec);
 std::int64_t position_rows(const EncoderSpec& spec);  ///< rows of the position table
 
 }  // namespace mmt::models

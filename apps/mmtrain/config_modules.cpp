@@ -129,11 +129,10 @@ void read_lora(Reader& r, models::HfPart part, LoraConfig& lora) {
 void read_projector(Reader& r, EncoderConfig& e) {
   r.section("projector", [&](Reader& p) {
     models::ProjectorSpec& spec = e.spec.projector;
-    p.optional(
-        "kind",
-        as_choice(spec.kind,
-                  {{"mlp2", std::string("mlp2")}, {"linear", std::string("linear")}, {"none", std::string("none")}},
-                  {"merger"}));
+    p.optional("kind", as_choice(spec.kind, {{"mlp2", std::string("mlp2")},
+                                             {"linear", std::string("linear")},
+                                             {"none", std::string("none")},
+                                             {"merger", std::string("merger")}}));
     p.optional("hidden", spec.hidden, at_least(0));
     p.optional("bias", spec.bias);
     read_activation(p, spec.activation);
@@ -145,8 +144,31 @@ void read_projector(Reader& r, EncoderConfig& e) {
   });
 }
 
+void read_normalisation(Reader& r, data::ImageProcessing& image) {
+  r.optional("resample",
+             as_choice(image.resample, {{"bicubic", data::Resample::bicubic}, {"bilinear", data::Resample::bilinear}}));
+  r.optional("mean", image.mean);
+  r.optional("std", image.std);
+  if (std::ranges::any_of(image.std, [](double x) { return !(x > 0.0); }))
+    r.problem("std", "every value must be above 0");
+}
+
+/// Of pictures of any size. Limits of pixels are resolved when all modules are known.
+void read_dynamic_encoder(Reader& r, EncoderConfig& e) {
+  models::EncoderSpec& s = e.spec;
+  constexpr double kMaxPixels = 1e9;  // rows of an item are counted in 32 bits
+  r.optional("patch", s.patch, config::between(1, 1024));
+  r.optional("merge", s.merge, config::between(1, 16));
+  r.optional("frames", s.frames, config::between(1, 16));
+  r.optional("min_pixels", s.min_pixels, config::between(0, kMaxPixels));
+  r.optional("max_pixels", s.max_pixels, config::between(0, kMaxPixels));
+  r.optional("rope_theta", s.rope_theta, config::above(0));
+  read_normalisation(r, e.image);
+}
+
 void read_image_encoder(Reader& r, EncoderConfig& e) {
   models::EncoderSpec& s = e.spec;
+  if (s.kind == "qwen2_vl") return read_dynamic_encoder(r, e);
   const bool published = !e.init.hf.empty();
   read_derived(r, "patch", s.patch, published);
   read_derived(r, "image_size", s.image_size, published);
@@ -170,14 +192,9 @@ void read_image_encoder(Reader& r, EncoderConfig& e) {
     }
   }
   r.optional("fit", as_choice(image.fit, {{"crop", data::ImageFit::crop}, {"stretch", data::ImageFit::stretch}}));
-  r.optional("resample",
-             as_choice(image.resample, {{"bicubic", data::Resample::bicubic}, {"bilinear", data::Resample::bilinear}}));
   r.optional("resize", image.resize, at_least(0));
   r.optional("pad_to_square", image.pad_to_square);
-  r.optional("mean", image.mean);
-  r.optional("std", image.std);
-  if (std::ranges::any_of(image.std, [](double x) { return !(x > 0.0); }))
-    r.problem("std", "every value must be above 0");
+  read_normalisation(r, image);
   image.height = image.width = s.image_size;
   image.patch = s.patch;
 }
@@ -208,7 +225,9 @@ bool read_kind(Reader& r, bool image, std::string& kind, bool published) {
     return published ? (r.optional("kind", target), true) : r.required("kind", target);
   };
   if (image)
-    return read(as_choice(kind, {{"clip", std::string("clip")}, {"siglip", std::string("siglip")}}, {"qwen2_vl"}));
+    return read(as_choice(
+        kind,
+        {{"clip", std::string("clip")}, {"siglip", std::string("siglip")}, {"qwen2_vl", std::string("qwen2_vl")}}));
   return read(as_choice(kind, {{"whisper", std::string("whisper")}}, {"qwen2_audio"}));
 }
 
@@ -301,6 +320,7 @@ void read_llm(Reader& r, const std::string& name, LlmConfig& llm) {
     m.optional("original_max_position", scaling.original_max_position, at_least(1));
     s.rope_scaling = scaling;
   });
+  r.optional("mrope_section", s.mrope_section, at_least(1));
   r.optional("max_positions", s.max_positions, at_least(0));
   r.optional("sliding_window", s.sliding_window, at_least(0));
   r.optional("window_from_layer", s.window_from_layer, at_least(0));
@@ -361,6 +381,13 @@ void check_modules(config::Document& document, Config& c) {
   for (EncoderConfig& e : c.encoders) {
     models::resolve(e.spec, c.llm.spec.hidden);
     add(e.spec.name, models::validate(e.spec));
+    if (e.spec.kind == "qwen2_vl") {
+      e.image.fit = data::ImageFit::dynamic;
+      e.image.patch = e.spec.patch;
+      e.image.merge = e.spec.merge;
+      e.image.frames = e.spec.frames;
+      e.image.pixels = {e.spec.patch * e.spec.merge, e.spec.min_pixels, e.spec.max_pixels};
+    }
   }
 }
 

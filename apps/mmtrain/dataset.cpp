@@ -23,7 +23,9 @@ data::ChatTemplate make_chat(const Config& c, const data::Tokenizer& tokenizer) 
 }
 
 data::EncoderInput encoder_input(const Config& c, const EncoderConfig& e) {
-  const auto cap = static_cast<std::int32_t>(2 * c.train.tokens_per_microbatch);
+  // Rows inside an encoder by row that leaves: two frames, or the patches of a square. An address has 20 bits for them.
+  const std::int64_t inside = std::max<std::int64_t>(2, std::int64_t{e.spec.merge} * e.spec.merge);
+  const auto cap = static_cast<std::int32_t>(std::min(inside * c.train.tokens_per_microbatch, std::int64_t{1} << 20));
   if (e.spec.modality == "audio") return data::audio_input(e.spec.name, c.data.audio, e.audio, cap);
   const auto select = e.spec.select == "full" ? data::VisionSelect::full : data::VisionSelect::patches;
   return data::image_input(e.spec.name, c.data.image, e.image, e.spec.class_token, select, cap);
@@ -194,9 +196,17 @@ plan::SampleMeta sample_meta(const data::IndexEntry& entry, std::int64_t id, con
   meta.supervised = entry.supervised;
   for (const data::Item& item : entry.items) {
     const data::ItemShape& s = item.shape;
-    const bool sound = preparation.encoders[static_cast<std::size_t>(item.encoder)].modality == data::Modality::audio;
-    const std::int64_t valid = sound ? s.grid[2] : s.inner_rows;
-    meta.items.push_back({item.encoder, s.input_rows, s.inner_rows, valid, s.rows});
+    const data::EncoderInput& input = preparation.encoders[static_cast<std::size_t>(item.encoder)];
+    const bool sound = input.modality == data::Modality::audio;
+    plan::ItemMeta& m = meta.items.emplace_back();
+    m.encoder = item.encoder;
+    m.source_rows = s.input_rows;
+    m.inner_rows = s.inner_rows;
+    m.valid_rows = sound ? s.grid[2] : s.inner_rows;
+    m.rows = s.rows;
+    // Pictures are a grid unless a class row leaves with them.
+    const std::array<std::int64_t, 3> grid{s.grid[0], s.grid[1] / input.merge, s.grid[2] / input.merge};
+    if (!sound && grid[0] * grid[1] * grid[2] == s.rows) m.grid = grid;
   }
   for (const data::SegmentRun& run : entry.runs) meta.runs.push_back({run.item, run.length, run.supervised});
   return meta;

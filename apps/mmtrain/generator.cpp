@@ -109,9 +109,10 @@ Tensor Generator::encode(std::size_t encoder, const data::Record& record, const 
   if (plan.size.rows == 0) return memory;
   run::RowsCapacity capacity;
   capacity.size = plan.size;
+  capacity.num_positions = plan.num_positions;
   capacity.items = static_cast<std::int64_t>(plan.items.size());
-  const EncoderConfig& e = config_.encoders[encoder];
-  capacity.source_cols = e.spec.modality == "audio" ? e.audio.num_mel_bins : e.image.cols();
+  capacity.source_cols = source_cols(config_.encoders[encoder]);
+  if (model_.stages[encoder].rotary) capacity.rotary_pairs = model_.stages[encoder].rotary->pairs();
   run::RowsMemory rows(capacity);
   rows.reset(plan, {}, model_.stages[encoder], stream_);
   std::size_t at = 0;
@@ -169,11 +170,11 @@ Answer Generator::answer(const data::Record& record, std::uint64_t number, const
     edges.push_back(static_cast<int>(e));
   }
   constexpr std::int32_t kOnly[] = {0};
-  plan::RowsPlan plan = plan::llm_rows(std::span(&meta, 1), kOnly, static_cast<int>(stage), model_.llm_windows,
-                                       config_.llm.bidirectional_media);
+  plan::RowsPlan plan = plan::llm_rows(std::span(&meta, 1), kOnly, model_.llm_rows);
   run::RowsCapacity capacity;
   capacity.size = {.rows = prompt_rows, .supervised = 1, .source = 0, .out = 0, .tiles = 0};
-  capacity.num_masks = static_cast<int>(model_.llm_windows.size());
+  capacity.num_positions = plan.num_positions;
+  capacity.num_masks = static_cast<int>(model_.llm_rows.windows.size());
   for (const Tensor& p : ports) capacity.port_rows.push_back(p.rows());
   if (model_.llm().rotary) capacity.rotary_pairs = model_.llm().rotary->pairs();
   run::RowsMemory rows(capacity);
@@ -204,12 +205,14 @@ Answer Generator::answer(const data::Record& record, std::uint64_t number, const
     plan::RowsPlan next;
     next.size = {.rows = 1, .supervised = 1, .source = 0, .out = 0, .tiles = 1};
     next.samples.push_back({0, {0, 1}, {0, 1}});
-    next.positions = {place};
+    next.num_positions = plan.num_positions;
+    next.positions.assign(static_cast<std::size_t>(plan.num_positions),
+                          plan.samples[0].next_position + static_cast<std::int32_t>(written) - 1);
     next.supervised_rows = {0};
     for (const int edge : edges) next.ports.push_back({edge, {}});
     MaskWords query;
     query.push(1, 0, row_class::kAll, row_class::kText, place);
-    for (const std::int32_t window : model_.llm_windows) {
+    for (const std::int32_t window : model_.llm_rows.windows) {
       next.masks.push_back(query);
       next.tiles.push_back(make_tile_plan(query_side(query), key_side(words), window));
     }

@@ -92,7 +92,7 @@ Model build_model(const Config& c, plan::Layout layout, int rank) {
     m.uses.push_back(run::uses_of(stage, std::move(ranks)));
   }
   for (const EncoderConfig& e : c.encoders) m.encoder_rows.push_back(encoder_rows_of(e));
-  m.llm_windows = m.llm().windows;
+  m.llm_rows = llm_rows_of(c);
   adapters.finish();  // first: rules may name the parameters of adapters
   rules.finish();
   return m;

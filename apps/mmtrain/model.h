@@ -39,7 +39,7 @@ struct Model {
 
   // By module.
   std::vector<plan::EncoderRows> encoder_rows;
-  std::vector<std::int32_t> llm_windows;
+  plan::LlmRows llm_rows;
   std::vector<bool> zero;
   std::vector<std::int64_t> row_quantum;  ///< what divides the rows of a block
 

@@ -69,7 +69,7 @@ std::vector<plan::RowsPlan> blocks_of(const Config& c, const Model& model, std::
       block.push_back(static_cast<std::int32_t>(next++));
     }
     if (block.size() == before) continue;  // samples are longer than the part
-    blocks.push_back(block_rows(c, model, *set, block, module));
+    blocks.push_back(block_rows(model, *set, block, module));
   }
   return blocks;
 }

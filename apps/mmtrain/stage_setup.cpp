@@ -48,7 +48,8 @@ run::RowsCapacity rows_capacity(const Config& config, const Model& model, const 
   const run::Stage& units = model.stages[static_cast<std::size_t>(stage)];
   run::RowsCapacity capacity;
   capacity.size = block_cap(model, caps, module);
-  capacity.num_masks = llm ? static_cast<int>(model.llm_windows.size()) : 1;
+  capacity.num_masks = llm ? static_cast<int>(model.llm_rows.windows.size()) : 1;
+  capacity.num_positions = llm ? model.llm_rows.num_positions : model.encoder_rows[module].num_positions();
   for (const int edge : port_edges(model, stage))
     capacity.port_rows.push_back(edge < 0 ? 0 : caps.encoders[static_cast<std::size_t>(edge)].out);
   if (!llm) capacity.items = caps.encoder_items[module];

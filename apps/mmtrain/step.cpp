@@ -101,7 +101,7 @@ std::unique_ptr<PlannedStep> plan_step(const PlanContext& c, std::vector<plan::S
         sizes[m].push_back(size_elsewhere(step->metas, block, m, encoders, model.row_quantum[m]));
         continue;
       }
-      step->rows[m].push_back(block_rows(*c.config, model, step->metas, block, m));
+      step->rows[m].push_back(block_rows(model, step->metas, block, m));
       sizes[m].push_back(step->rows[m].back().size);
     }
     step->own.insert(step->own.end(), block.begin(), block.end());
@@ -131,13 +131,12 @@ std::vector<std::int32_t> agree_on_failed(comm::Communicator& world, const Plann
   return faults;
 }
 
-plan::RowsPlan block_rows(const Config& config, const Model& model, std::span<const plan::SampleMeta> metas,
+plan::RowsPlan block_rows(const Model& model, std::span<const plan::SampleMeta> metas,
                           std::span<const std::int32_t> block, std::size_t module) {
-  const auto m = static_cast<int>(module);
   const std::int64_t quantum = model.row_quantum[module];
   return module < model.num_encoders()
-             ? plan::encoder_rows(metas, block, m, model.encoder_rows[module], quantum)
-             : plan::llm_rows(metas, block, m, model.llm_windows, config.llm.bidirectional_media, quantum);
+             ? plan::encoder_rows(metas, block, static_cast<int>(module), model.encoder_rows[module], quantum)
+             : plan::llm_rows(metas, block, model.llm_rows, quantum);
 }
 
 std::vector<plan::Program> lane_programs(const Model& model, plan::StageGraph& graph, bool train) {

@@ -49,7 +49,7 @@ std::unique_ptr<PlannedStep> plan_step(const PlanContext& context, std::vector<p
                                        std::int64_t number, std::vector<PlannedSample> samples);
 
 /// The rows of a module for one block, by index into `metas`.
-plan::RowsPlan block_rows(const Config& config, const Model& model, std::span<const plan::SampleMeta> metas,
+plan::RowsPlan block_rows(const Model& model, std::span<const plan::SampleMeta> metas,
                           std::span<const std::int32_t> block, std::size_t module);
 
 /// The program of every rank of this rank's lane for a graph, whose credits are raised where its schedule needs more.

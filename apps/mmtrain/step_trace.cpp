@@ -15,7 +15,7 @@ BlockSizes sizes_of(const PlanContext& c, const PlannedStep& step, int lane) {
   BlockSizes sizes(c.model->num_modules());
   for (const auto& block : step.assignment.samples[static_cast<std::size_t>(lane)]) {
     for (std::size_t m = 0; m < sizes.size(); ++m)
-      sizes[m].push_back(block_rows(*c.config, *c.model, step.metas, block, m).size);
+      sizes[m].push_back(block_rows(*c.model, step.metas, block, m).size);
   }
   return sizes;
 }

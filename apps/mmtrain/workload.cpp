@@ -26,7 +26,15 @@ plan::BlockSize mean(const plan::BlockSize& sum, std::int64_t count) {
 
 plan::EncoderRows encoder_rows_of(const EncoderConfig& e) {
   const bool drops_class = e.spec.modality == "image" && e.spec.class_token && e.spec.select == "patch";
-  return {e.spec.name, drops_class ? 1 : 0};
+  return {
+      .name = e.spec.name, .leading_rows = drops_class ? 1 : 0, .merge = e.spec.merge, .grid = e.spec.rope_theta > 0};
+}
+
+plan::LlmRows llm_rows_of(const Config& c) {
+  return {.num_encoders = static_cast<int>(c.encoders.size()),
+          .windows = models::mask_windows(c.llm.spec),
+          .bidirectional_media = c.llm.bidirectional_media,
+          .num_positions = models::num_positions(c.llm.spec)};
 }
 
 Workload workload_of(const Config& c, const data::Sampler& sampler, const std::vector<data::DatasetIndex>& indexes,
@@ -37,7 +45,7 @@ Workload workload_of(const Config& c, const data::Sampler& sampler, const std::v
   std::vector<plan::BlockSize> sums(encoders + 1);
   std::int64_t blocks = 0, cursor = 0;
   std::vector<int> counts;
-  const std::vector<std::int32_t> windows = models::mask_windows(c.llm.spec);
+  const plan::LlmRows llm_rows = llm_rows_of(c);
   for (int step = 0; step < kSteps && (!c.train.steps || step < *c.train.steps); ++step) {
     std::vector<plan::SampleMeta> metas;
     for (const data::Draw& d : sampler.batch(cursor, c.train.global_batch_size, c.train.epochs.has_value())) {
@@ -57,8 +65,7 @@ Workload workload_of(const Config& c, const data::Sampler& sampler, const std::v
         ++blocks;
         for (std::size_t e = 0; e < encoders; ++e)
           add(sums[e], plan::encoder_rows(metas, block, static_cast<int>(e), encoder_rows_of(c.encoders[e])).size);
-        add(sums.back(),
-            plan::llm_rows(metas, block, static_cast<int>(encoders), windows, c.llm.bidirectional_media).size);
+        add(sums.back(), plan::llm_rows(metas, block, llm_rows).size);
       }
     }
   }

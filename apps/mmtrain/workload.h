@@ -23,7 +23,8 @@ Workload workload_of(const Config& config, const data::Sampler& sampler, const s
 /// Of blocks of these sizes, by module, which are the largest, too.
 Workload workload_of(const std::vector<plan::BlockSize>& sizes, int num_blocks);
 
-/// How encoder `e`'s blocks look.
+/// How the blocks of an encoder and of the LLM look.
 plan::EncoderRows encoder_rows_of(const EncoderConfig& encoder);
+plan::LlmRows llm_rows_of(const Config& config);
 
 }  // namespace mmt::app

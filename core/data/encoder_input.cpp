@@ -78,6 +78,17 @@ std::vector<ItemShape> audio_shapes(const AudioProcessing& processing, std::int6
   return shapes;
 }
 
+ItemShape picture_shape(const ImageProcessing& processing, bool class_token, VisionSelect select, int width, int height,
+                        const std::string& where) {
+  const PatchGrid grid = processing.grid(processing.size_of(width, height, where));
+  const std::int64_t square = std::int64_t{processing.merge} * processing.merge;
+  return {narrow(vision_output_rows(grid, class_token, select) / square),
+          narrow(vision_encoder_rows(grid, class_token)),
+          narrow(grid.count()),
+          narrow(processing.cols()),
+          {1, narrow(grid.rows), narrow(grid.cols)}};
+}
+
 std::string in_source(const std::string& where, const MediaSource& source) {
   return fmt::format("{}: {}", where, source.name());
 }
@@ -86,22 +97,27 @@ std::string in_source(const std::string& where, const MediaSource& source) {
 
 EncoderInput image_input(const std::string& module, const ImageOptions& options, const ImageProcessing& processing,
                          bool class_token, VisionSelect select, std::int32_t max_rows) {
-  const PatchGrid grid = processing.grid();
-  const ItemShape shape{narrow(vision_output_rows(grid, class_token, select)),
-                        narrow(vision_encoder_rows(grid, class_token)),
-                        narrow(grid.count()),
-                        narrow(processing.cols()),
-                        {1, narrow(grid.rows), narrow(grid.cols)}};
+  MMT_CHECK(processing.merge == 1 || !class_token, "{}: a class row among merged patches", module);
   EncoderInput input;
   input.module = module;
   input.modality = Modality::image;
   input.max_rows = max_rows;
-  input.key =
-      hash_of(fmt::format("image {} {} {} {} {} {} {} {} {} {} {} {}", options.apply_exif, options.max_decode_pixels,
-                          static_cast<int>(processing.fit), processing.height, processing.width, processing.resize,
-                          processing.pad_to_square, processing.max_canvas_pixels, processing.patch, class_token,
-                          static_cast<int>(select), max_rows));
-  input.measure = [options, processing, shape](const MediaSource& source, const std::string& where) {
+  input.merge = processing.merge;
+  std::string all =
+      fmt::format("image {} {} {} {} {} {} {} {} {} {} {} {}", options.apply_exif, options.max_decode_pixels,
+                  static_cast<int>(processing.fit), processing.height, processing.width, processing.resize,
+                  processing.pad_to_square, processing.max_canvas_pixels, processing.patch, class_token,
+                  static_cast<int>(select), max_rows);
+  if (processing.fit == ImageFit::dynamic || processing.merge > 1 || processing.frames > 1) {
+    const PixelRule& rule = processing.pixels;
+    all += fmt::format(" {} {} {} {} {}", processing.merge, processing.frames, rule.factor, rule.min_pixels,
+                       rule.max_pixels);
+  }
+  input.key = hash_of(all);
+  const auto shape_of = [processing, class_token, select](int width, int height, const std::string& where) {
+    return picture_shape(processing, class_token, select, width, height, where);
+  };
+  input.measure = [options, processing, shape_of](const MediaSource& source, const std::string& where) {
     const std::string place = in_source(where, source);
     const ImageInfo info = image_header(source, options, place);
     const std::int64_t side = std::max(info.width, info.height);
@@ -110,14 +126,18 @@ EncoderInput image_input(const std::string& module, const ImageOptions& options,
                       fmt::format("a square canvas for {} x {} has more than {} pixels", info.width, info.height,
                                   processing.max_canvas_pixels));
     }
-    return std::vector<ItemShape>{shape};
+    return std::vector<ItemShape>{shape_of(info.width, info.height, place)};
   };
   auto pool = std::make_shared<Pool<ImageProcessor, ImageProcessing>>(processing);
-  input.load = [options, shape, pool](const MediaSource& source, const std::string& where, const ItemShape& planned,
-                                      int part, std::span<float> out) {
-    MMT_CHECK(planned == shape && part == 0, "a picture planned with other settings");
+  input.load = [options, shape_of, pool](const MediaSource& source, const std::string& where, const ItemShape& planned,
+                                         int part, std::span<float> out) {
+    MMT_CHECK(part == 0, "part {} of a picture", part);
     const std::string place = in_source(where, source);
     const Image image = decode_image(source.read(place, kMaxMediaBytes, DataFault::image_too_large), options, place);
+    if (shape_of(image.width, image.height, place) != planned) {
+      throw DataError(DataFault::corrupt_image, place,
+                      "the picture has another size than the index says; has it changed?");
+    }
     pool->use([&](ImageProcessor& p) { p.patches(image, out, place); });
   };
   return input;

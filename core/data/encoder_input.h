@@ -29,6 +29,7 @@ struct EncoderInput {
   std::string module;  ///< the config's name
   Modality modality = Modality::image;
   std::int32_t max_rows = 0;  ///< cap on inner_rows of one item (its block's cap); 0: none
+  int merge = 1;              ///< pictures: merge x merge patches leave as one row
   std::uint64_t key = 0;      ///< hash of everything that changes the measures (part of the index key)
   /// The items that a medium becomes (one; several when a long clip is cut into chunks), each of at least one row.
   /// Reads headers, decodes only where the length needs it. `where` begins the message of a DataError. Thread-safe.

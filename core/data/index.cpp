@@ -312,7 +312,7 @@ std::string DatasetIndex::explain(std::int64_t sample, const Preparation& prepar
 }
 
 std::vector<std::int64_t> DatasetIndex::faults() const {
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(DataFault::unsupported_media) + 1, 0);
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(kNumDataFaults), 0);
   for (const IndexTable::Row& row : impl_->table.rows) {
     if (row.fault >= 0) ++counts[static_cast<std::size_t>(row.fault)];
   }

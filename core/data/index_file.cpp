@@ -194,7 +194,7 @@ std::optional<IndexTable> read_index_chunk(std::string_view file, std::size_t& a
   for (std::int64_t i = 0; i < expected && in.good(); ++i) {
     const std::int64_t offset = in.varint();
     if (!in.good() || offset != records.offset(first_sample + i)) return std::nullopt;
-    const std::int32_t fault = in.in(-1, static_cast<int>(DataFault::unsupported_media));
+    const std::int32_t fault = in.in(-1, kNumDataFaults - 1);
     if (fault >= 0) {
       table.add(offset, static_cast<DataFault>(fault));
       continue;

@@ -25,6 +25,7 @@ enum class PassOrder : std::uint8_t {
 enum class ImageFit : std::uint8_t {
   crop,     ///< shortest edge to `resize`, ratio kept, then the middle `height` x `width` (CLIP)
   stretch,  ///< to `height` x `width`, ratio not kept (SigLIP)
+  dynamic,  ///< every picture to a size of its own near its own, by `pixels` (Qwen2-VL)
 };
 
 struct ImageProcessing {
@@ -39,10 +40,19 @@ struct ImageProcessing {
   std::array<double, 3> mean{0.48145466, 0.4578275, 0.40821073};
   std::array<double, 3> std{0.26862954, 0.26130258, 0.27577711};
   int patch = 14;
+  int merge = 1;     ///< patches come in squares of merge x merge, the patches of a square one after the other
+  int frames = 1;    ///< that a patch spans; a still picture repeats itself
+  PixelRule pixels;  ///< `dynamic`; its factor is a multiple of patch * merge
   std::int64_t max_canvas_pixels = 100'000'000;  ///< of the square canvas; larger ones are refused (image_too_large)
 
-  PatchGrid grid() const { return patch_grid(width, height, patch); }
-  std::int64_t cols() const { return std::int64_t{3} * patch * patch; }
+  /// Of a picture of this size after the resize.
+  PictureSize size_of(int from_width, int from_height, std::string_view where) const {
+    if (fit == ImageFit::dynamic) return dynamic_size(pixels, from_width, from_height, where);
+    return {width, height};
+  }
+  PatchGrid grid() const { return grid({width, height}); }  ///< where all pictures become one size
+  PatchGrid grid(PictureSize size) const { return patch_grid(size.width, size.height, patch); }
+  std::int64_t cols() const { return std::int64_t{3} * frames * patch * patch; }
 };
 
 /// resize (8 bit, as Pillow, bit for bit) -> crop -> x / 255 -> (x - mean) / std -> patches.
@@ -58,12 +68,13 @@ class ImageProcessor {
 
   const ImageProcessing& options() const { return options_; }
 
-  /// The picture's patches into `out`, which has grid().count() * cols() elements: one row a patch, patches row by row
-  /// from the top left, columns in the order (channel, y, x): a convolution weight [n, 3, patch, patch] seen as
-  /// [n, cols] is the matrix to multiply with. Every element is overwritten.
+  /// The picture's patches into `out`, which has grid(size).count() * cols() elements: one row a patch, row by row from
+  /// the top left, squares of merge x merge patches likewise and the patches of a square likewise. Columns in the order
+  /// (channel, frame, y, x): a convolution weight [n, 3, frames, patch, patch] seen as [n, cols] is the matrix to
+  /// multiply with. Every element is overwritten.
   void patches(const Image& image, std::span<float> out, std::string_view where);
 
-  /// The 8-bit picture of height x width before normalisation.
+  /// The 8-bit picture of its resized size before normalisation.
   Image pixels(const Image& image, std::string_view where);
 
  private:

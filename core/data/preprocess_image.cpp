@@ -78,22 +78,22 @@ struct ImageProcessor::State {
     return taps.front();
   }
 
-  /// Resizes and crops into `out` (height x width x 3). Only what the crop needs is computed, so that a strip of
-  /// 1 x 30000 costs no more than its crop.
-  void fit(const Image& image, const ImageProcessing& o, std::span<std::uint8_t> out) {
-    std::int64_t width = o.width;
-    std::int64_t height = o.height;
+  /// Resizes and crops into `out` (size.height x size.width x 3). Only what the crop needs is computed, so that a strip
+  /// of 1 x 30000 costs no more than its crop.
+  void fit(const Image& image, const ImageProcessing& o, PictureSize size, std::span<std::uint8_t> out) {
+    std::int64_t width = size.width;
+    std::int64_t height = size.height;
     if (o.fit == ImageFit::crop) {
-      const std::int64_t edge = o.resize > 0 ? o.resize : std::min(o.width, o.height);
+      const std::int64_t edge = o.resize > 0 ? o.resize : std::min(size.width, size.height);
       // The long side is cut to an integer: edge * long / short.
       width = image.width <= image.height ? edge : edge * image.width / image.height;
       height = image.width <= image.height ? edge * image.height / image.width : edge;
     }
-    const Span across(width, o.width);
-    const Span down(height, o.height);
+    const Span across(width, size.width);
+    const Span down(height, size.height);
     const ResizeTaps& horizontal = taps_for(o.resample, image.width, width, across);
     const ResizeTaps& vertical = taps_for(o.resample, image.height, height, down);
-    if (across.count == o.width && down.count == o.height) {
+    if (across.count == size.width && down.count == size.height) {
       resize_window(image, horizontal, vertical, o.order, scratch, out);
       return;
     }
@@ -101,17 +101,27 @@ struct ImageProcessor::State {
     resize_window(image, horizontal, vertical, o.order, scratch, window);
     std::fill(out.begin(), out.end(), std::uint8_t{0});
     for (std::int64_t y = 0; y < down.count; ++y) {
-      std::memcpy(out.data() + 3 * ((down.offset + y) * o.width + across.offset), window.data() + 3 * y * across.count,
-                  static_cast<std::size_t>(3 * across.count));
+      std::memcpy(out.data() + 3 * ((down.offset + y) * size.width + across.offset),
+                  window.data() + 3 * y * across.count, static_cast<std::size_t>(3 * across.count));
     }
   }
 };
 
 ImageProcessor::ImageProcessor(const ImageProcessing& options) : options_(options) {
   const ImageProcessing& o = options_;
-  MMT_CHECK(o.height > 0 && o.width > 0 && o.resize >= 0 && o.patch > 0, "{} x {}, resize {}, patch {}", o.height,
-            o.width, o.resize, o.patch);
-  MMT_CHECK(o.grid().count() > 0, "no patch of {} fits into {} x {}", o.patch, o.height, o.width);
+  MMT_CHECK(o.height > 0 && o.width > 0 && o.resize >= 0 && o.patch > 0 && o.merge > 0 && o.frames > 0,
+            "{} x {}, resize {}, patch {}, merge {}, frames {}", o.height, o.width, o.resize, o.patch, o.merge,
+            o.frames);
+  const std::int64_t unit = std::int64_t{o.patch} * o.merge;
+  if (o.fit == ImageFit::dynamic) {
+    MMT_CHECK(o.pixels.factor > 0 && o.pixels.factor % unit == 0, "factor {} for {} patches of {}", o.pixels.factor,
+              o.merge, o.patch);
+  } else {
+    const PatchGrid grid = o.grid({o.width, o.height});
+    MMT_CHECK(grid.count() > 0, "no patch of {} fits into {} x {}", o.patch, o.height, o.width);
+    MMT_CHECK(grid.rows % o.merge == 0 && grid.cols % o.merge == 0, "{} x {} patches in squares of {}", grid.rows,
+              grid.cols, o.merge);
+  }
   for (const double s : o.std) MMT_CHECK(s > 0, "standard deviation {}", s);
   state_ = std::make_unique<State>(options_);
 }
@@ -126,35 +136,41 @@ Image ImageProcessor::pixels(const Image& image, std::string_view where) {
                 image.rgb.size() ==
                     std::size_t{3} * static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.height),
             "picture {} x {} with {} bytes", image.width, image.height, image.rgb.size());
-  Image out{options_.width, options_.height, {}};
+  const PictureSize size = options_.size_of(image.width, image.height, where);
+  Image out{size.width, size.height, {}};
   out.rgb.resize(static_cast<std::size_t>(3) * static_cast<std::size_t>(out.width) *
                  static_cast<std::size_t>(out.height));
   if (options_.pad_to_square && image.width != image.height) {
-    state_->fit(on_square(image, options_, where), options_, out.rgb);
+    state_->fit(on_square(image, options_, where), options_, size, out.rgb);
   } else {
-    state_->fit(image, options_, out.rgb);
+    state_->fit(image, options_, size, out.rgb);
   }
   return out;
 }
 
 void ImageProcessor::patches(const Image& image, std::span<float> out, std::string_view where) {
-  const PatchGrid grid = options_.grid();
+  const Image picture = pixels(image, where);
+  const PatchGrid grid = options_.grid({picture.width, picture.height});
   MMT_CHECK(static_cast<std::int64_t>(out.size()) == grid.count() * options_.cols(), "{} elements for {} rows of {}",
             out.size(), grid.count(), options_.cols());
-  const Image picture = pixels(image, where);
-  const std::int64_t patch = options_.patch;
+  const std::int64_t patch = options_.patch, merge = options_.merge;
   const std::int64_t stride = std::int64_t{3} * picture.width;
   float* to = out.data();
-  for (std::int64_t row = 0; row < grid.rows; ++row) {
-    for (std::int64_t col = 0; col < grid.cols; ++col) {
-      const std::uint8_t* corner = picture.rgb.data() + row * patch * stride + col * patch * 3;
-      for (std::size_t c = 0; c < 3; ++c) {
-        const std::array<float, 256>& table = state_->normalised[c];
-        for (std::int64_t y = 0; y < patch; ++y) {
-          const std::uint8_t* from = corner + y * stride + c;
-          for (std::int64_t x = 0; x < patch; ++x) *to++ = table[from[3 * x]];
-        }
+  const auto write_patch = [&](std::int64_t row, std::int64_t col) {
+    const std::uint8_t* corner = picture.rgb.data() + row * patch * stride + col * patch * 3;
+    for (std::size_t c = 0; c < 3; ++c) {
+      const std::array<float, 256>& table = state_->normalised[c];
+      const float* first = to;
+      for (std::int64_t y = 0; y < patch; ++y) {
+        const std::uint8_t* from = corner + y * stride + c;
+        for (std::int64_t x = 0; x < patch; ++x) *to++ = table[from[3 * x]];
       }
+      for (int frame = 1; frame < options_.frames; ++frame) to = std::copy_n(first, patch * patch, to);
+    }
+  };
+  for (std::int64_t row = 0; row < grid.rows; row += merge) {
+    for (std::int64_t col = 0; col < grid.cols; col += merge) {
+      for (std::int64_t i = 0; i < merge * merge; ++i) write_patch(row + i / merge, col + i % merge);
     }
   }
 }

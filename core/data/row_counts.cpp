@@ -3,6 +3,8 @@
 #include "core/error.h"
 
 #include <algorithm>
+#include <cmath>
+#include <string>
 
 namespace mmt::data {
 
@@ -25,6 +27,31 @@ std::int64_t vision_encoder_rows(PatchGrid grid, bool class_token) { return grid
 
 std::int64_t vision_output_rows(PatchGrid grid, bool class_token, VisionSelect select) {
   return select == VisionSelect::full ? vision_encoder_rows(grid, class_token) : grid.count();
+}
+
+PictureSize dynamic_size(const PixelRule& rule, int width, int height, std::string_view where) {
+  constexpr double kMaxRatio = 200;
+  MMT_CHECK(width > 0 && height > 0 && rule.factor > 0 && rule.min_pixels > 0 && rule.max_pixels >= rule.min_pixels,
+            "{} x {}, factor {}, {} to {} pixels", width, height, rule.factor, rule.min_pixels, rule.max_pixels);
+  const double w = width, h = height, factor = rule.factor;
+  if (std::max(w, h) / std::min(w, h) > kMaxRatio) {
+    throw DataError(
+        DataFault::image_ratio, std::string(where),
+        fmt::format("a picture of {} x {} is more than {} times as long as wide; cut it", width, height, kMaxRatio));
+  }
+  // As in Python: halves to even, divisions one by one in double.
+  const auto nearest = [&](double side) { return std::max(factor, std::nearbyint(side / factor) * factor); };
+  double to_w = nearest(w), to_h = nearest(h);
+  if (to_w * to_h > static_cast<double>(rule.max_pixels)) {
+    const double beta = std::sqrt(h * w / static_cast<double>(rule.max_pixels));
+    to_h = std::max(factor, std::floor(h / beta / factor) * factor);
+    to_w = std::max(factor, std::floor(w / beta / factor) * factor);
+  } else if (to_w * to_h < static_cast<double>(rule.min_pixels)) {
+    const double beta = std::sqrt(static_cast<double>(rule.min_pixels) / (h * w));
+    to_h = std::ceil(h * beta / factor) * factor;
+    to_w = std::ceil(w * beta / factor) * factor;
+  }
+  return {static_cast<int>(to_w), static_cast<int>(to_h)};
 }
 
 std::int64_t mel_frames(AudioWindow window, std::int64_t samples, int hop) {

@@ -33,6 +33,22 @@ std::int64_t vision_encoder_rows(PatchGrid grid, bool class_token);
 /// Rows that leave the tower.
 std::int64_t vision_output_rows(PatchGrid grid, bool class_token, VisionSelect select);
 
+/// How large a picture of any size becomes for a tower that takes every size (Qwen2-VL's smart_resize).
+struct PixelRule {
+  int factor = 28;  ///< both sides become multiples of it: the side of the patches that leave as one row
+  std::int64_t min_pixels = 56 * 56;
+  std::int64_t max_pixels = 28 * 28 * 1280;
+};
+struct PictureSize {
+  int width = 0;
+  int height = 0;
+  bool operator==(const PictureSize&) const = default;
+};
+/// Each side to its nearest multiple of the factor (halves to the even one), at least one; where that is above or below
+/// the limits, both sides by one ratio to them and then down or up. Throws DataError(image_ratio) for a picture whose
+/// sides have a ratio above 200.
+PictureSize dynamic_size(const PixelRule& rule, int width, int height, std::string_view where);
+
 // ---- sound
 
 /// What the encoder sees of a clip.

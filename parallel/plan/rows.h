@@ -28,7 +28,8 @@ struct ItemPlan {
 struct SamplePlan {
   std::int64_t sample = 0;  ///< global sample index
   RowSpan rows;
-  RowSpan supervised;  ///< its places in the block's list of supervised rows
+  RowSpan supervised;              ///< its places in the block's list of supervised rows
+  std::int32_t next_position = 0;  ///< of a row of text behind it
 };
 
 /// Rows of a block that an edge's port fills, in port-buffer order.
@@ -46,7 +47,7 @@ struct RowsPlan {
   std::vector<MaskWords> masks;               ///< one per mask that the module's layers name; holds `order`, too
   std::vector<TilePlan> tiles;                ///< by mask, under its window
   std::vector<std::int32_t> supervised_rows;  ///< rows whose output predicts a label, ascending
-  std::vector<std::int32_t> out_rows;         ///< rows that leave over the module's edges, in out order
+  std::vector<std::int32_t> out_rows;         ///< by row that leaves over the module's edges: the first row it is of
   std::vector<PortRows> ports;
 };
 

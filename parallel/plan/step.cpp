@@ -91,7 +91,7 @@ namespace {
 void fill_up(RowsPlan& p, MaskWords& words, std::int64_t quantum) {
   const std::int64_t tail = round_up(p.size.rows, quantum) - p.size.rows;
   words.push_padding(tail);
-  p.positions.insert(p.positions.end(), static_cast<std::size_t>(tail), 0);
+  p.positions.insert(p.positions.end(), static_cast<std::size_t>(tail * p.num_positions), 0);
   p.size.rows += tail;
 }
 
@@ -103,28 +103,72 @@ void push_masks(RowsPlan& p, MaskWords words, std::span<const std::int32_t> wind
   }
 }
 
+/// Appends the positions of a run that begins at position `start`; returns where the next one begins.
+std::int32_t push_positions(RowsPlan& p, const RunMeta& run, const ItemMeta* item, std::int32_t start) {
+  const auto at = [&](std::int64_t offset) { return static_cast<std::int32_t>(start + offset); };
+  if (p.num_positions == 1 || item == nullptr || !item->is_grid()) {
+    for (std::int64_t r = 0; r < run.length; ++r)
+      p.positions.insert(p.positions.end(), static_cast<std::size_t>(p.num_positions), at(r));
+    return at(run.length);
+  }
+  const auto [frames, height, width] = item->grid;
+  MMT_CHECK(p.num_positions == 3 && frames * height * width == run.length, "{} positions, {} rows of {} x {} x {}",
+            p.num_positions, run.length, frames, height, width);
+  for (std::int64_t r = 0; r < run.length; ++r) {
+    const std::int32_t row[] = {at(r / (height * width)), at(r / width % height), at(r % width)};
+    p.positions.insert(p.positions.end(), std::begin(row), std::end(row));
+  }
+  return at(std::max(height, width));
+}
+
+/// Appends the inner rows of an item: their words and positions.
+void push_inner_rows(RowsPlan& p, MaskWords& words, const ItemMeta& item, std::int64_t id, const EncoderRows& rows) {
+  if (!rows.grid) {
+    for (std::int64_t r = 0; r < item.inner_rows; ++r) {
+      if (r < item.valid_rows) {
+        words.push(id, id, 0, 0, static_cast<std::int32_t>(r));
+      } else {
+        words.push_padding(1);
+      }
+      p.positions.push_back(static_cast<std::int32_t>(r));
+    }
+    return;
+  }
+  const auto [frames, height, width] = item.grid;
+  const std::int64_t square = rows.merged();
+  MMT_CHECK(item.is_grid() && frames * height * width * square == item.inner_rows && item.valid_rows == item.inner_rows,
+            "{}: an item of {} inner rows, {} valid, is {} x {} x {} squares of {}", rows.name, item.inner_rows,
+            item.valid_rows, frames, height, width, square);
+  for (std::int64_t r = 0; r < item.inner_rows; ++r) {
+    const std::int64_t of_all = r / square, in_frame = of_all % (height * width), in_square = r % square;
+    words.push(id, 1 + of_all / (height * width), 0, 0, static_cast<std::int32_t>(r));
+    p.positions.push_back(static_cast<std::int32_t>(in_frame / width * rows.merge + in_square / rows.merge));
+    p.positions.push_back(static_cast<std::int32_t>(in_frame % width * rows.merge + in_square % rows.merge));
+  }
+}
+
 }  // namespace
 
-RowsPlan llm_rows(std::span<const SampleMeta> samples, std::span<const std::int32_t> block, int num_encoders,
-                  std::span<const std::int32_t> windows, bool bidirectional_media, std::int64_t quantum) {
+RowsPlan llm_rows(std::span<const SampleMeta> samples, std::span<const std::int32_t> block, const LlmRows& rows,
+                  std::int64_t quantum) {
   RowsPlan p;
+  p.num_positions = rows.num_positions;
   MaskWords words;
-  for (int e = 0; e < num_encoders; ++e) p.ports.push_back({e, {}});
+  for (int e = 0; e < rows.num_encoders; ++e) p.ports.push_back({e, {}});
   std::int64_t local = 0;  // sample id within the block, from 1
   for (const std::int32_t index : block) {
     const SampleMeta& s = samples[static_cast<std::size_t>(index)];
     ++local;
-    SamplePlan sample{s.id, {p.size.rows, s.rows}, {p.size.supervised, 0}};
+    SamplePlan sample{.sample = s.id, .rows = {p.size.rows, s.rows}, .supervised = {p.size.supervised, 0}};
     std::int32_t place = 0;
     for (const RunMeta& run : s.runs) {
-      const bool media = run.item >= 0;
-      const std::int64_t group = media && bidirectional_media ? run.item + 1 : 0;
+      const ItemMeta* item = run.item >= 0 ? &s.items[static_cast<std::size_t>(run.item)] : nullptr;
+      const std::int64_t group = item != nullptr && rows.bidirectional_media ? run.item + 1 : 0;
+      sample.next_position = push_positions(p, run, item, sample.next_position);
       for (std::int64_t r = 0; r < run.length; ++r, ++place) {
         const auto row = static_cast<std::int32_t>(p.size.rows + place);
         words.push(local, group, row_class::kAll, row_class::kText, place);
-        p.positions.push_back(place);
-        if (media)
-          p.ports[static_cast<std::size_t>(s.items[static_cast<std::size_t>(run.item)].encoder)].dst.push_back(row);
+        if (item != nullptr) p.ports[static_cast<std::size_t>(item->encoder)].dst.push_back(row);
         if (r >= run.length - run.supervised) {
           p.supervised_rows.push_back(row);
           ++sample.supervised.count;
@@ -139,13 +183,14 @@ RowsPlan llm_rows(std::span<const SampleMeta> samples, std::span<const std::int3
     p.samples.push_back(sample);
   }
   fill_up(p, words, quantum);
-  push_masks(p, std::move(words), windows);
+  push_masks(p, std::move(words), rows.windows);
   return p;
 }
 
 RowsPlan encoder_rows(std::span<const SampleMeta> samples, std::span<const std::int32_t> block, int encoder,
                       const EncoderRows& rows, std::int64_t quantum) {
   RowsPlan p;
+  p.num_positions = rows.num_positions();
   MaskWords words;
   for (const std::int32_t index : block) {
     const SampleMeta& s = samples[static_cast<std::size_t>(index)];
@@ -153,21 +198,13 @@ RowsPlan encoder_rows(std::span<const SampleMeta> samples, std::span<const std::
       if (run.item < 0 || s.items[static_cast<std::size_t>(run.item)].encoder != encoder) continue;
       const ItemMeta& item = s.items[static_cast<std::size_t>(run.item)];
       const auto id = static_cast<std::int64_t>(p.items.size()) + 1;
-      MMT_CHECK(rows.leading_rows + item.rows <= item.inner_rows && item.valid_rows <= item.inner_rows,
+      MMT_CHECK(rows.leading_rows + item.rows * rows.merged() <= item.inner_rows && item.valid_rows <= item.inner_rows,
                 "{}: an item of {} inner rows lets {} rows leave", rows.name, item.inner_rows, item.rows);
       p.items.push_back(
           {s.id, run.item, {p.size.source, item.source_rows}, {p.size.rows, item.inner_rows}, {p.size.out, item.rows}});
-      for (std::int64_t r = 0; r < item.inner_rows; ++r) {
-        if (r < item.valid_rows) {
-          words.push(id, id, 0, 0, static_cast<std::int32_t>(r));
-        } else {
-          words.push_padding(1);
-        }
-        p.positions.push_back(static_cast<std::int32_t>(r));
-      }
-      for (std::int64_t r = 0; r < item.rows; ++r) {
-        p.out_rows.push_back(static_cast<std::int32_t>(p.size.rows + rows.leading_rows + r));
-      }
+      push_inner_rows(p, words, item, id, rows);
+      for (std::int64_t r = 0; r < item.rows; ++r)
+        p.out_rows.push_back(static_cast<std::int32_t>(p.size.rows + rows.leading_rows + r * rows.merged()));
       p.size.rows += item.inner_rows;
       p.size.source += item.source_rows;
       p.size.out += item.rows;

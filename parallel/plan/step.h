@@ -4,6 +4,7 @@
 #include "parallel/plan/program.h"
 #include "parallel/plan/rows.h"
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -18,6 +19,9 @@ struct ItemMeta {
   std::int64_t inner_rows = 0;   ///< rows inside the encoder
   std::int64_t valid_rows = 0;   ///< of these, the first ones, that may be attended to
   std::int64_t rows = 0;         ///< that leave it
+  /// Frames, height and width of the rows that leave, where these are a grid in this order; zeros: they are a sequence.
+  std::array<std::int64_t, 3> grid{};
+  bool is_grid() const { return grid[0] > 0; }
 };
 
 /// Consecutive rows of a sample: text (item -1) or all rows of one item. The last `supervised` of them predict a label.
@@ -39,6 +43,24 @@ struct SampleMeta {
 struct EncoderRows {
   std::string name;
   std::int64_t leading_rows = 0;  ///< inner rows of an item in front of those that leave (a class token)
+  /// A row that leaves is made of merge x merge inner ones, which stand one after the other (row by row of the square).
+  int merge = 1;
+  /// The inner rows are patches of a grid: their positions are (row, column), and those of a frame see each other
+  /// alone.
+  bool grid = false;
+  int num_positions() const { return grid ? 2 : 1; }
+  std::int64_t merged() const { return std::int64_t{merge} * merge; }
+};
+
+/// What an LLM's blocks look like.
+struct LlmRows {
+  int num_encoders = 0;
+  std::vector<std::int32_t> windows;  ///< one mask each
+  bool bidirectional_media = false;   ///< the rows of an item also see the later ones of the same item
+  /// 1: a row's position is its place in the sample. 3 (M-RoPE): text has three equal ones; an item that is a grid
+  /// has (frame, row, column) from where it starts, and what follows goes on at the start plus the larger of its
+  /// height and width.
+  int num_positions = 1;
 };
 
 struct StepOptions {
@@ -62,11 +84,10 @@ Assignment assign(std::span<const SampleMeta> samples, const StepOptions& option
 /// Rows rounded up to a multiple of `quantum`.
 std::int64_t round_up(std::int64_t rows, std::int64_t quantum);
 
-/// The LLM's rows of one block. Port `e` of edge `e` takes the rows of encoder e's items, in row order. `windows`: one
-/// mask each. `bidirectional_media`: the rows of an item also see the later ones of the same item. Rows that nothing
-/// uses fill the block up to a multiple of `quantum`.
-RowsPlan llm_rows(std::span<const SampleMeta> samples, std::span<const std::int32_t> block, int num_encoders,
-                  std::span<const std::int32_t> windows, bool bidirectional_media, std::int64_t quantum = 1);
+/// The LLM's rows of one block. Port `e` of edge `e` takes the rows of encoder e's items, in row order. Rows that
+/// nothing uses fill the block up to a multiple of `quantum`.
+RowsPlan llm_rows(std::span<const SampleMeta> samples, std::span<const std::int32_t> block, const LlmRows& rows,
+                  std::int64_t quantum = 1);
 
 /// An encoder's rows for the items of one LLM block, in the order in which the LLM block reads them.
 RowsPlan encoder_rows(std::span<const SampleMeta> samples, std::span<const std::int32_t> block, int encoder,

@@ -34,7 +34,7 @@ inline constexpr std::int64_t kCheckpointVersion = 1;
 /// ranges, others whole boxes).
 struct TensorPart {
   std::string name;  ///< "model/<module>/<parameter>", "optimizer/first_moment/<module>/<parameter>", ...
-  std::vector<std::int64_t> shape;  ///< of the whole tensor; rank 1 to 4
+  std::vector<std::int64_t> shape;  ///< of the whole tensor; rank 1 to 5
   h5::Box box;
   std::int64_t first = 0;
   std::int64_t count = -1;  ///< -1: all of the box

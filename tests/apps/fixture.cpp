@@ -2,6 +2,7 @@
 
 #include <png.h>
 
+#include <fmt/format.h>
 #include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -193,20 +194,20 @@ void write_text(const std::filesystem::path& path, const std::string& text) {
   if (!out.flush()) throw std::runtime_error("cannot write " + path.string());
 }
 
-void write_picture(const std::filesystem::path& path, int kind, int number) {
-  constexpr int kSide = 28;
+void write_picture(const std::filesystem::path& path, int kind, int number, int width, int height) {
   std::mt19937 random(static_cast<unsigned>(number) + 1);
-  std::array<std::uint8_t, kSide * kSide> pixels{};
-  for (int y = 0; y < kSide; ++y) {
-    for (int x = 0; x < kSide; ++x) {
-      const int place = kind < 2 ? x : y;
-      const bool bright = (place < kSide / 2) == (kind % 2 == 0);
-      pixels[static_cast<std::size_t>(y * kSide + x)] = static_cast<std::uint8_t>((bright ? 180 : 20) + random() % 50);
+  std::vector<std::uint8_t> pixels(static_cast<std::size_t>(width * height));
+  for (int y = 0; y < height; ++y) {
+    for (int x = 0; x < width; ++x) {
+      const bool first = kind < 2 ? x < width / 2 : y < height / 2;
+      const bool bright = first == (kind % 2 == 0);
+      pixels[static_cast<std::size_t>(y * width + x)] = static_cast<std::uint8_t>((bright ? 180 : 20) + random() % 50);
     }
   }
   png_image image{};
   image.version = PNG_IMAGE_VERSION;
-  image.width = image.height = kSide;
+  image.width = static_cast<png_uint_32>(width);
+  image.height = static_cast<png_uint_32>(height);
   image.format = PNG_FORMAT_GRAY;
   if (png_image_write_to_file(&image, path.c_str(), 0, pixels.data(), 0, nullptr) == 0)
     throw std::runtime_error("cannot write " + path.string());
@@ -294,6 +295,18 @@ void TinyRun::edit_config(const std::string& from, const std::string& to) const 
   const std::size_t at = text.find(from);
   if (at == std::string::npos) throw std::runtime_error("the config lacks \"" + from + "\"");
   write_text(config(), text.replace(at, from.size(), to));
+}
+
+void TinyRun::use_pictures_of_any_size() const {
+  constexpr std::array<std::array<int, 2>, 5> kSizes{{{28, 28}, {42, 28}, {30, 56}, {9, 14}, {120, 100}}};
+  for (int i = 0; i < 24; ++i) {
+    const auto& [width, height] = kSizes[static_cast<std::size_t>(i / 4 + i) % kSizes.size()];
+    write_picture(folder() / fmt::format("media/p{}.png", i), i % 4, i, width, height);
+  }
+  edit_config("kind: clip", "kind: qwen2_vl");
+  edit_config("    image_size: 28\n", "    max_pixels: 1568\n");
+  edit_config("kind: mlp2", "kind: merger");
+  edit_config("kind: llama", "kind: qwen2\n    mrope_section: [2, 3, 3]");
 }
 
 std::map<std::int64_t, json> read_metrics(const std::filesystem::path& run_folder) {

@@ -29,8 +29,8 @@ void require_outcome(const Outcome& o, int code, const std::string& message);
 std::string read_text(const std::filesystem::path& path);
 void write_text(const std::filesystem::path& path, const std::string& text);
 
-/// A 28x28 grey picture of one of four kinds (which half is bright), with noise of its own.
-void write_picture(const std::filesystem::path& path, int kind, int number);
+/// A grey picture of one of four kinds (which half is bright), with noise of its own.
+void write_picture(const std::filesystem::path& path, int kind, int number, int width = 28, int height = 28);
 /// 8 kHz mono, 16 bit, of one of four pitches; `number` gives length and loudness.
 void write_sound(const std::filesystem::path& path, int kind, int number);
 /// 256 bytes and the special tokens of the chatml template.
@@ -58,6 +58,8 @@ class TinyRun {
               const std::vector<std::string>& more = {}) const;
   /// Replaces the text `from`, which must be there, in config.yaml.
   void edit_config(const std::string& from, const std::string& to) const;
+  /// Pictures of several sizes, eyes that take them as they are (qwen2_vl), and three positions a row in the LLM.
+  void use_pictures_of_any_size() const;
 
  private:
   TempFolder folder_;

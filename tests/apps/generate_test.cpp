@@ -65,10 +65,11 @@ TEST_CASE("generated answers are those that evaluation counts") {
         Approx(set.at("answer_accuracy").get<double>()));
 }
 
-TEST_CASE("answers with the cache are the arg max of logits computed without it") {
-  const TinyRun tiny;
+namespace {
+
+void check_answers(const TinyRun& tiny, const std::vector<const char*>& precisions) {
   train(tiny);
-  for (const char* precision : {"fp32", "bf16"}) {
+  for (const char* precision : precisions) {
     const std::string set_precision = std::string("train.precision=") + precision;
     const Outcome o = require_done(tiny.run("generate", {set_precision}, {}, {"--samples", "12", "--json"}));
     const std::vector<json> answers = json_lines(o.out);
@@ -112,6 +113,18 @@ TEST_CASE("answers with the cache are the arg max of logits computed without it"
     CHECK(compared > 40);
     CHECK(other == 0);
   }
+}
+
+}  // namespace
+
+TEST_CASE("answers with the cache are the arg max of logits computed without it") {
+  check_answers(TinyRun(), {"fp32", "bf16"});
+}
+
+TEST_CASE("answers about pictures of any size go on at the position behind them") {
+  const TinyRun tiny;
+  tiny.use_pictures_of_any_size();
+  check_answers(tiny, {"fp32"});
 }
 
 TEST_CASE("draws are addressed by seed and sample") {

@@ -29,6 +29,32 @@ TEST_CASE("row counts: pictures") {
   CHECK(patch_grid(28, 14, 14).cols == 2);
 }
 
+TEST_CASE("row counts: pictures of any size") {
+  const PixelRule rule{28, 56 * 56, 1003520};
+  const auto becomes = [&](int height, int width, int to_height, int to_width, std::int64_t rows) {
+    INFO(height << " x " << width);
+    const PictureSize size = dynamic_size(rule, width, height, "x");
+    CHECK(size == PictureSize{to_width, to_height});
+    CHECK(patch_grid(size.width, size.height, 14).count() / 4 == rows);
+  };
+  // Values of the reference code in Python.
+  becomes(1, 1, 56, 56, 4);
+  becomes(1, 200, 28, 196, 7);
+  becomes(42, 42, 56, 56, 4);
+  becomes(70, 70, 56, 56, 4);  // 2.5 goes to the even 2
+  becomes(1080, 1920, 728, 1316, 1222);
+  becomes(4000, 3000, 1148, 840, 1230);
+  for (const auto& [w, h] : {std::pair(1, 201), std::pair(201, 1)}) {
+    try {
+      dynamic_size(rule, w, h, "set: sample 4");
+      FAIL("no fault");
+    } catch (const DataError& e) {
+      CHECK(e.fault() == DataFault::image_ratio);
+      CHECK_THAT(e.what(), Catch::Contains("set: sample 4: ") && Catch::Contains("[image_ratio]"));
+    }
+  }
+}
+
 TEST_CASE("row counts: sound as Whisper counts") {
   AudioRowRule whisper;
   CHECK(audio_rows(whisper, 1) == 1500);

@@ -39,8 +39,9 @@ void freeze_towers(app::Config& c) {
 /// With dropout, beside linear layers of every module; nothing else trains.
 void add_adapters(app::Config& c) {
   for (app::EncoderConfig& e : c.encoders) {
-    e.lora = app::LoraConfig{.on = {"v_proj", "fc1"}, .rank = 4, .alpha = 8, .dropout = 0.2};
-    e.projector_lora = app::LoraConfig{.on = {"linear_2"}, .rank = 4, .alpha = 4, .dropout = 0.1};
+    const bool merges = e.spec.merge > 1;
+    e.lora = app::LoraConfig{.on = {merges ? "attn.v" : "v_proj", "fc1"}, .rank = 4, .alpha = 8, .dropout = 0.2};
+    e.projector_lora = app::LoraConfig{.on = {merges ? "mlp.2" : "linear_2"}, .rank = 4, .alpha = 4, .dropout = 0.1};
     e.trainable.adapters_only = e.projector_trainable.adapters_only = true;
   }
   c.llm.lora = app::LoraConfig{.on = {"_proj"}, .rank = 4, .alpha = 8, .dropout = 0.1};
@@ -54,23 +55,34 @@ TableModel table_model(const std::string& name) {
   m.config = made_config({64, 48, 4, 4, 2}, kVocabulary);
   m.config.train.tokens_per_microbatch = kBlockRows;
   MediumShape picture, sound;
-  if (name != "audio") picture = add_eyes(m.config, {64, 48, 4, 4, 4}, 28);
-  if (name != "vision") sound = add_ears(m.config, {64, 48, 2, 4, 4}, 8, 11);
+  const bool sizes = name == "sizes";
+  if (sizes)
+    picture = add_eyes_of_any_size(m.config, {64, 48, 4, 4, 4}, {{1, 2, 3}, {1, 1, 2}, {2, 2, 1}});
+  else if (name != "audio")
+    picture = add_eyes(m.config, {64, 48, 4, 4, 4}, 28);
+  if (name != "vision" && !sizes) sound = add_ears(m.config, {64, 48, 2, 4, 4}, 8, 11);
   std::vector<MadeSample> samples;
   if (name == "text") {
     samples = {{20, false, 7}, {9, false, 4}, {30, false, 12}, {17, false, 9}, {12, false, 3}, {25, false, 11}};
   } else if (name.starts_with("alternating")) {
     samples = alternating(name.back() - '0');
   } else {
-    const bool eyes = name != "audio", ears = name != "vision";
+    const bool eyes = name != "audio", ears = name != "vision" && !sizes;
     samples = {{20, eyes, 7, false},         {9, false, 4, ears && eyes}, {30, eyes, 12, ears},
                {17, false, 9, ears && eyes}, {12, eyes, 3, ears},         {25, false, 11, false}};
   }
   m.batch = make_batch(samples, kVocabulary, picture, sound);
   for (const app::EncoderConfig& e : m.config.encoders) {
     const bool eyes = e.spec.modality == "image";
-    m.options.sizes.push_back({.rows = 10, .supervised = 0, .source = eyes ? 8 : 22, .out = 8, .tiles = 0});
-    m.options.caps.encoders.push_back({.rows = 64, .supervised = 0, .source = 128, .out = 64, .tiles = 0});
+    m.options.sizes.push_back({.rows = sizes ? 24 : 10,
+                               .supervised = 0,
+                               .source = sizes  ? 24
+                                         : eyes ? 8
+                                                : 22,
+                               .out = 8,
+                               .tiles = 0});
+    m.options.caps.encoders.push_back(
+        {.rows = sizes ? 256 : 64, .supervised = 0, .source = sizes ? 256 : 128, .out = 64, .tiles = 0});
     m.options.caps.encoder_items.push_back(16);
   }
   m.options.sizes.push_back({.rows = 40, .supervised = 15, .source = 0, .out = 40, .tiles = 0});

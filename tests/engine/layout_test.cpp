@@ -59,6 +59,14 @@ TEST_CASE("layouts equal one rank: vision, adapters with dropout", "[table]") {
   check("vision", "adapters", vision_grids());
 }
 
+TEST_CASE("layouts equal one rank: pictures of several sizes, merged patches, three positions a row", "[table]") {
+  const auto grids =
+      chosen(vision_grids(), {"dp 2 zero 1", "pp 2 inside the encoder zero-bubble", "pp 3 between exit and projector",
+                              "interleaved auto", "tp 4", "own ranks tp 2 and 1, projector with the LLM",
+                              "tp 2 pp 2 shared rows inside the encoder", "own ranks tp 4 shared rows and 2"});
+  for (const char* name : {"all", "frozen encoders", "projectors only", "adapters"}) check("sizes", name, grids);
+}
+
 TEST_CASE("layouts equal one rank: audio", "[table]") {
   for (const char* name : {"all", "frozen encoders", "projectors only", "adapters"})
     check("audio", name, audio_grids());

@@ -1,5 +1,6 @@
 // Tiny models of every family against transformers: names and shapes of a fresh save_pretrained, the loss, and every
 // gradient by its norm and its product with a probe (tests/data/models/make_goldens.py).
+#include "tests/models/golden.h"
 #include "tests/models/tiny.h"
 
 #include "kernels/backend.h"
@@ -7,58 +8,11 @@
 #include <catch2/catch.hpp>
 
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 using namespace mmt;
 using namespace mmt::test;
 
 namespace {
-
-/// make_goldens.py's value().
-Values golden_values(const std::string& name, std::int64_t count, double scale) {
-  std::uint32_t h = 2166136261U;
-  for (const char c : name) h = (h ^ static_cast<unsigned char>(c)) * 16777619U;
-  Values v(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < v.size(); ++i) {
-    std::uint32_t x = static_cast<std::uint32_t>(i) * 2654435761U + h;
-    x = (x ^ (x >> 16)) * 0x7FEB352DU;
-    x = (x ^ (x >> 15)) * 0x846CA68BU;
-    x ^= x >> 16;
-    v[i] = (static_cast<double>(x >> 8) / 8388608.0 - 1.0) * scale;
-  }
-  return v;
-}
-
-struct Golden {
-  std::map<std::string, std::vector<std::int64_t>> shapes;
-  double objective = 0.0;
-  std::map<std::string, std::pair<double, double>> grads;  ///< norm, product with the probe
-};
-
-Golden read_golden(const std::string& name) {
-  std::ifstream file(std::string(MMT_TEST_DATA) + "/models/" + name + ".txt");
-  REQUIRE(file.good());
-  Golden g;
-  std::string line;
-  while (std::getline(file, line)) {
-    std::istringstream words(line);
-    std::string kind, parameter;
-    words >> kind;
-    if (kind == "objective") {
-      words >> g.objective;
-      continue;
-    }
-    words >> parameter;
-    if (kind == "grad") {
-      words >> g.grads[parameter].first >> g.grads[parameter].second;
-      continue;
-    }
-    std::vector<std::int64_t>& shape = g.shapes[parameter];
-    for (std::int64_t d = 0; words >> d;) shape.push_back(d);
-  }
-  return g;
-}
 
 NamedValues golden_weights(const run::Stage& stage) {
   NamedValues values;
@@ -79,10 +33,6 @@ void check_names(const run::Stage& stage, const Golden& golden) {
   CHECK(shapes == golden.shapes);
 }
 
-// transformers computes norms, softmax and rotary angles in float32 whatever the model's type: relative errors of some
-// 1e-7 an op, through two layers and back, on the scale of the gradient. All families stay below 1e-6.
-constexpr double kTolerance = 2e-6;
-
 void check_pass(const Pass& pass, const Golden& golden, const std::string& module) {
   CHECK(pass.objective == Approx(golden.objective).epsilon(1e-6));
   for (const auto& [name, expected] : golden.grads) {
@@ -93,8 +43,8 @@ void check_pass(const Pass& pass, const Golden& golden, const std::string& modul
     const Values probe = golden_values("probe " + name, static_cast<std::int64_t>(g.size()), 1.0);
     // The key bias has a true gradient of zero without rotary positions: rounding noise in float32 there.
     const double scale = std::max(expected.first, contains(name, "k_proj.bias") ? 1.0 : 0.0);
-    CHECK(std::abs(norm2(g) - expected.first) <= kTolerance * scale);
-    CHECK(std::abs(dot(g, probe) - expected.second) <= kTolerance * scale);
+    CHECK(std::abs(norm2(g) - expected.first) <= kGoldenTolerance * scale);
+    CHECK(std::abs(dot(g, probe) - expected.second) <= kGoldenTolerance * scale);
   }
   CHECK(pass.grads.size() == golden.grads.size());
 }

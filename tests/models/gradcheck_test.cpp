@@ -32,7 +32,7 @@ TEST_CASE("gradients of a decoder block of every family") {
 }
 
 TEST_CASE("gradients of an encoder block of every family") {
-  const std::string kind = GENERATE("clip", "siglip", "whisper");
+  const std::string kind = GENERATE("clip", "siglip", "qwen2_vl", "whisper");
   INFO(kind);
   const EncoderSpec s = tiny_encoder(kind, 3);
   check(models::build_encoder(s, 32, setting(DType::f64), {2, 3}), encoder_block_data(s));
@@ -70,6 +70,14 @@ TEST_CASE("gradients of the vision embedding with and without class row and pre-
   check(models::build_encoder(s, 32, setting(DType::f64), {0, 1}), encoder_block_data(s));
 }
 
+TEST_CASE("gradients of the stem and of all projectors of a tower that merges patches") {
+  EncoderSpec s = tiny_encoder("qwen2_vl");
+  check(models::build_encoder(s, 24, setting(DType::f64), {0, 1}), encoder_block_data(s));
+  s.projector.kind = GENERATE("merger", "none", "linear", "mlp2");
+  INFO(s.projector.kind);
+  check(models::build_encoder(s, 24, setting(DType::f64), {3, -1}), encoder_block_data(s));
+}
+
 TEST_CASE("gradients of the audio stem over packed clips of odd lengths") {
   EncoderSpec s = tiny_encoder("whisper");
   SECTION("frozen positions") {}
@@ -79,7 +87,7 @@ TEST_CASE("gradients of the audio stem over packed clips of odd lengths") {
 
 TEST_CASE("gradients of the exit with and without norm and of both projectors") {
   EncoderSpec s = tiny_encoder("clip");
-  const std::string projector = GENERATE("none", "linear", "mlp2");
+  const std::string projector = GENERATE("none", "linear", "mlp2", "merger");
   s.projector.kind = projector;
   s.post_norm = GENERATE(false, true);
   s.select = GENERATE("patch", "full");
@@ -96,7 +104,7 @@ TEST_CASE("gradients of a whole decoder with a tied head") {
 }
 
 TEST_CASE("gradients of whole encoders with projectors") {
-  const std::string kind = GENERATE("clip", "siglip", "whisper");
+  const std::string kind = GENERATE("clip", "siglip", "qwen2_vl", "whisper");
   INFO(kind);
   EncoderSpec s = tiny_encoder(kind);
   if (kind == "clip") s.feature_layer = -2;

@@ -75,6 +75,9 @@ struct BlockData {
   /// An encoder block of pictures: `patches[i]` patches each, a class row before them, `full` keeps it at the exit.
   static BlockData pictures(const std::vector<int>& patches, int patch_cols, bool class_token, bool full,
                             unsigned seed = 8);
+  /// An encoder block of pictures of any size: frames, height and width in rows that leave, of merge x merge patches.
+  static BlockData grids(const std::vector<std::array<std::int64_t, 3>>& grids, int merge, int patch_cols,
+                         unsigned seed = 10);
   /// An encoder block of clips with these numbers of mel frames.
   static BlockData clips(const std::vector<int>& frames, int mels, unsigned seed = 9);
 };

@@ -95,6 +95,40 @@ BlockData BlockData::pictures(const std::vector<int>& patches, int patch_cols, b
   return b;
 }
 
+BlockData BlockData::grids(const std::vector<std::array<std::int64_t, 3>>& grids, int merge, int patch_cols,
+                           unsigned seed) {
+  BlockData b;
+  b.source_cols = patch_cols;
+  plan::RowsPlan& p = b.plan;
+  p.num_positions = 2;
+  p.masks.resize(1);
+  std::int32_t row = 0;
+  for (std::size_t i = 0; i < grids.size(); ++i) {
+    const auto [frames, height, width] = grids[i];
+    const std::int64_t first = row;
+    for (std::int64_t t = 0; t < frames; ++t)
+      for (std::int64_t y = 0; y < height; ++y)
+        for (std::int64_t x = 0; x < width; ++x) {
+          p.out_rows.push_back(row);
+          for (int dy = 0; dy < merge; ++dy)
+            for (int dx = 0; dx < merge; ++dx, ++row) {
+              p.positions.push_back(static_cast<std::int32_t>(y) * merge + dy);
+              p.positions.push_back(static_cast<std::int32_t>(x) * merge + dx);
+              p.masks[0].push(static_cast<std::int64_t>(i) + 1, t + 1, 0, 0, row - static_cast<std::int32_t>(first));
+            }
+        }
+    const std::int64_t out = frames * height * width;
+    p.items.push_back({static_cast<std::int64_t>(i),
+                       0,
+                       {first, row - first},
+                       {first, row - first},
+                       {static_cast<std::int64_t>(p.out_rows.size()) - out, out}});
+  }
+  p.size.source = row;
+  finish_encoder(b, seed);
+  return b;
+}
+
 BlockData BlockData::clips(const std::vector<int>& frames, int mels, unsigned seed) {
   BlockData b;
   b.source_cols = mels;

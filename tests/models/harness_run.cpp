@@ -1,5 +1,7 @@
 #include "tests/models/harness.h"
 
+#include "kernels/backend.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -189,6 +189,9 @@ TEST_CASE("a written config.json is read back as the same spec") {
   LlmSpec odd = s;
   odd.norm = NormKind::layer;
   CHECK_THROWS_AS(hf_config_of(odd, "bfloat16"), ConfigError);
+  odd = s;
+  odd.mrope_section = {2, 3, 3};
+  CHECK_THROWS_AS(hf_config_of(odd, "bfloat16"), ConfigError);
 }
 
 TEST_CASE("a written config.json of a tower is read back as the same spec") {
@@ -208,4 +211,5 @@ TEST_CASE("a written config.json of a tower is read back as the same spec") {
   CHECK(r.image_size == s.image_size);
   CHECK(r.mels == s.mels);
   CHECK(r.max_positions == s.max_positions);
+  CHECK_THROWS_WITH(hf_config_of(encoder_preset("qwen2_vl"), "float32"), Catch::Contains("cannot be exported yet"));
 }

@@ -42,17 +42,24 @@ TEST_CASE("every mistake of a spec is reported with its field") {
         std::vector<std::string>{"activation", "heads", "image_size", "select", "feature_layer", "projector.kind"});
   CHECK(problems[0].message == "'relu' is not one of gelu, gelu_tanh, gelu_quick, silu");
   CHECK(problems[2].message == "7 is not a multiple of patch 2");
-  CHECK(problems[5].message == "'mlp3' is not one of none, linear, mlp2");
+  CHECK(problems[5].message == "'mlp3' is not one of none, linear, mlp2, merger");
 
   eyes = tiny_encoder("siglip");
   eyes.post_norm = true;
   eyes.feature_layer = -2;
   CHECK(fields(models::validate(eyes)) == std::vector<std::string>{"post_norm"});
+  eyes = tiny_encoder("qwen2_vl");
+  CHECK(models::validate(eyes).empty());
+  CHECK(eyes.min_pixels == 4 * 16);
+  CHECK(eyes.max_pixels == 1280 * 16);
+  eyes.max_pixels = 8;
+  eyes.class_token = eyes.post_norm = true;
+  CHECK(fields(models::validate(eyes)) == std::vector<std::string>{"max_pixels", "class_token", "post_norm"});
   eyes = tiny_encoder("whisper");
   eyes.modality = "image";
   CHECK(fields(models::validate(eyes)) == std::vector<std::string>{"kind"});
   CHECK_THROWS_AS(models::llm_preset("bert"), ConfigError);
-  CHECK_THROWS_WITH(models::encoder_preset("vit"), "kind: 'vit' is not one of clip, siglip, whisper");
+  CHECK_THROWS_WITH(models::encoder_preset("vit"), "kind: 'vit' is not one of clip, siglip, qwen2_vl, whisper");
   CHECK(fields(models::validate_tp(tiny_llm("qwen3"), 3)) == std::vector<std::string>{"tp"});
   CHECK(models::validate_tp(tiny_llm("qwen3"), 4).empty());  // two key heads, each on two ranks
 }
@@ -91,6 +98,16 @@ TEST_CASE("derived sizes and counts of the published models") {
   CHECK(models::position_rows(clip) == 577);
   clip.post_norm = true;
   CHECK(models::count_parameters(models::build_encoder(clip, 4096, setting(DType::bf16))).total == 303507456);
+
+  EncoderSpec qwen_eyes = models::encoder_preset("qwen2_vl");  // of the 2B model, with its merger
+  qwen_eyes.name = "eyes";
+  qwen_eyes.hidden = 1280;
+  qwen_eyes.layers = 32;
+  qwen_eyes.heads = 16;
+  models::resolve(qwen_eyes, 1536);
+  CHECK(models::validate(qwen_eyes).empty());
+  CHECK(qwen_eyes.max_pixels == 1003520);
+  CHECK(models::count_parameters(models::build_encoder(qwen_eyes, 1536, setting(DType::bf16))).total == 665271296);
 
   EncoderSpec whisper = models::encoder_preset("whisper");  // large-v3's encoder
   whisper.name = "ears";

@@ -57,16 +57,12 @@ inline EncoderSpec tiny_encoder(const std::string& kind, int layers = 2) {
   s.heads = 2;
   s.intermediate = 40;
   s.patch = 2;
-  s.image_size = 6;
+  if (kind != "qwen2_vl") s.image_size = 6;
   s.mels = 5;
   s.max_positions = 12;
   s.projector.hidden = 24;
   models::resolve(s, 32);
   return s;
-}
-
-inline int num_positions(const LlmSpec& s) {
-  return s.mrope_section.empty() ? 1 : static_cast<int>(s.mrope_section.size());
 }
 
 /// Three packed samples with media of two ports, one without labels.
@@ -84,6 +80,7 @@ inline BlockData llm_block_data(const LlmSpec& s, int num_ports = 0) {
 
 inline BlockData encoder_block_data(const EncoderSpec& s) {
   if (s.modality == "audio") return BlockData::clips({9, 4, 1}, s.mels);
+  if (s.kind == "qwen2_vl") return BlockData::grids({{1, 2, 1}, {2, 1, 2}}, s.merge, 3 * s.frames * s.patch * s.patch);
   return BlockData::pictures({9, 4}, 3 * s.patch * s.patch, s.class_token, s.select == "full");
 }
 

@@ -3,6 +3,7 @@
 
 #include "parallel/plan/passes.h"
 #include "parallel/plan/schedule.h"
+#include "parallel/plan/timing.h"
 #include "parallel/plan/verify.h"
 
 #include <string>

@@ -111,7 +111,7 @@ TEST_CASE("rows of an LLM block agree with a row by row construction") {
     const std::vector<SampleMeta> samples = random_samples(rng, 6);
     const std::int32_t block[] = {1, 3, 4};
     const bool both_ways = round % 2 == 1;
-    const RowsPlan p = llm_rows(samples, block, 2, windows, both_ways);
+    const RowsPlan p = llm_rows(samples, block, {2, {0, 4}, both_ways});
     REQUIRE(p.masks.size() == 2);
     std::int64_t row = 0;
     std::size_t supervised = 0;
@@ -158,7 +158,7 @@ TEST_CASE("rows of an LLM block agree with a row by row construction") {
 
 TEST_CASE("blocks are filled up to their quantum with rows that see nothing and belong to nobody") {
   std::mt19937 rng(5);
-  const std::int32_t windows[] = {0}, block[] = {0, 2};
+  const std::int32_t block[] = {0, 2};
   for (int round = 0; round < 20; ++round) {
     const std::vector<SampleMeta> samples = random_samples(rng, 3);
     const std::int64_t quantum = 1 + round % 5;
@@ -177,7 +177,8 @@ TEST_CASE("blocks are filled up to their quantum with rows that see nothing and 
       REQUIRE((p.size.supervised == plain.size.supervised && p.size.out == plain.size.out));
       for (std::size_t e = 0; e < p.ports.size(); ++e) REQUIRE(p.ports[e].dst == plain.ports[e].dst);
     };
-    check(llm_rows(samples, block, 2, windows, true), llm_rows(samples, block, 2, windows, true, quantum));
+    const LlmRows rows{2, {0}, true};
+    check(llm_rows(samples, block, rows), llm_rows(samples, block, rows, quantum));
     check(encoder_rows(samples, block, 0, {"eyes", 0}), encoder_rows(samples, block, 0, {"eyes", 0}, quantum));
   }
 }
@@ -201,4 +202,78 @@ TEST_CASE("an encoder's rows are the items of the block in the order in which th
                       0) == ((q < 4) == (k < 4)));
     }
   }
+}
+
+TEST_CASE("rows of pictures turn by their place in the picture, and those of a frame see each other alone") {
+  SampleMeta s;
+  s.id = 3;
+  s.items.push_back(
+      {.encoder = 0, .source_rows = 48, .inner_rows = 48, .valid_rows = 48, .rows = 12, .grid = {2, 2, 3}});
+  s.items.push_back({.encoder = 0, .source_rows = 8, .inner_rows = 8, .valid_rows = 8, .rows = 2, .grid = {1, 2, 1}});
+  s.runs = {{0, 12, 0}, {1, 2, 0}, {-1, 3, 1}};
+  s.rows = 17;
+  s.supervised = 1;
+  const std::int32_t block[] = {0};
+  const EncoderRows rows{.name = "eyes", .merge = 2, .grid = true};
+  const RowsPlan p = encoder_rows(std::span(&s, 1), block, 0, rows, 3);
+  REQUIRE(p.num_positions == 2);
+  REQUIRE(p.size == BlockSize{.rows = 57, .supervised = 0, .source = 56, .out = 14, .tiles = p.size.tiles});
+  // Row by row in the order of the patches: items, frames, squares, the rows and columns of a square.
+  std::vector<std::int32_t> expected, out;
+  std::vector<int> frame;
+  int frames = 0;
+  for (const ItemMeta& item : s.items) {
+    for (int t = 0; t < item.grid[0]; ++t, ++frames)
+      for (int y = 0; y < item.grid[1]; ++y)
+        for (int x = 0; x < item.grid[2]; ++x) {
+          out.push_back(static_cast<std::int32_t>(frame.size()));
+          for (const auto& [dy, dx] : {std::pair(0, 0), {0, 1}, {1, 0}, {1, 1}}) {
+            expected.insert(expected.end(), {2 * y + dy, 2 * x + dx});
+            frame.push_back(frames);
+          }
+        }
+  }
+  REQUIRE(p.out_rows == out);
+  expected.insert(expected.end(), {0, 0});
+  REQUIRE(p.positions == expected);
+  for (std::size_t q = 0; q < frame.size(); ++q)
+    for (std::size_t k = 0; k < frame.size(); ++k)
+      REQUIRE(allowed(p.masks[0].query[q], p.masks[0].order[q], p.masks[0].key[k], p.masks[0].order[k], 0) ==
+              (frame[q] == frame[k]));
+  s.items[0].rows = 13;
+  REQUIRE_THROWS_AS(encoder_rows(std::span(&s, 1), block, 0, rows), std::logic_error);
+}
+
+TEST_CASE("text goes on behind a picture at the larger of its height and width, and every sample starts anew") {
+  SampleMeta s;
+  s.id = 8;
+  s.items.push_back(
+      {.encoder = 0, .source_rows = 24, .inner_rows = 24, .valid_rows = 24, .rows = 6, .grid = {1, 2, 3}});
+  s.items.push_back({.encoder = 1, .source_rows = 4, .inner_rows = 2, .valid_rows = 2, .rows = 2});  // a sound
+  s.items.push_back({.encoder = 0, .source_rows = 8, .inner_rows = 8, .valid_rows = 8, .rows = 2, .grid = {1, 2, 1}});
+  s.runs = {{-1, 2, 0}, {0, 6, 0}, {-1, 1, 0}, {1, 2, 0}, {2, 2, 0}, {-1, 2, 1}};
+  s.rows = 15;
+  s.supervised = 1;
+  const std::vector<SampleMeta> samples = {s, make_sample(9, {}, 3, 1)};
+  const std::int32_t block[] = {0, 1};
+  const RowsPlan p = llm_rows(samples, block, {.num_encoders = 2, .windows = {0}, .num_positions = 3}, 4);
+  const std::vector<std::array<std::int32_t, 3>> expected = {
+      {0, 0, 0},    {1, 1, 1},                                                 // text
+      {2, 2, 2},    {2, 2, 3},    {2, 2, 4}, {2, 3, 2}, {2, 3, 3}, {2, 3, 4},  // 2 x 3
+      {5, 5, 5},                                                               // text: 2 + 3
+      {6, 6, 6},    {7, 7, 7},                                                 // a sound counts its rows
+      {8, 8, 8},    {8, 9, 8},                                                 // 2 x 1
+      {10, 10, 10}, {11, 11, 11},                                              // text: 8 + 2
+      {0, 0, 0},    {1, 1, 1},    {2, 2, 2}, {3, 3, 3},                        // the other sample
+      {0, 0, 0}};                                                              // the tail
+  REQUIRE(p.num_positions == 3);
+  REQUIRE(p.positions.size() == 3 * expected.size());
+  for (std::size_t r = 0; r < expected.size(); ++r)
+    for (std::size_t n = 0; n < 3; ++n) REQUIRE(p.positions[3 * r + n] == expected[r][n]);
+  REQUIRE(p.samples[0].next_position == 12);
+  REQUIRE(p.samples[1].next_position == 4);
+  // One position a row counts rows, whatever they are.
+  const RowsPlan one = llm_rows(samples, block, {.num_encoders = 2, .windows = {0}});
+  REQUIRE(one.positions[14] == 14);
+  REQUIRE(one.samples[0].next_position == 15);
 }

@@ -11,6 +11,7 @@ MadeBatch make_batch(const std::vector<MadeSample>& samples, std::int64_t vocabu
   std::mt19937 random(1);
   std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(vocabulary) - 1);
   std::normal_distribution<float> value;
+  std::size_t pictures = 0;
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const MadeSample& s = samples[i];
     batch.samples.push_back({0, static_cast<std::int64_t>(i), static_cast<std::int64_t>(i)});
@@ -19,12 +20,22 @@ MadeBatch make_batch(const std::vector<MadeSample>& samples, std::int64_t vocabu
     meta.rows = s.text;
     meta.supervised = s.supervised;
     data::LoadedSample loaded;
-    for (const auto& [has, m] : {std::pair(s.picture, &picture), std::pair(s.sound, &sound)}) {
+    for (const auto& [has, of] : {std::pair(s.picture, &picture), std::pair(s.sound, &sound)}) {
       if (!has) continue;
+      MediumShape shape = *of;
+      const MediumShape* m = &shape;
       const auto item = static_cast<std::int32_t>(meta.items.size());
-      const std::int64_t inner = m->rows + m->leading;
+      plan::ItemMeta& placed = meta.items.emplace_back();
+      if (!m->grids.empty()) {
+        placed.grid = m->grids[pictures++ % m->grids.size()];
+        shape.rows = placed.grid[0] * placed.grid[1] * placed.grid[2];
+        shape.source = shape.rows * shape.merged;
+      }
       meta.rows += m->rows;
-      meta.items.push_back({m->encoder, m->source, inner, inner, m->rows});
+      placed.encoder = m->encoder;
+      placed.source_rows = m->source;
+      placed.inner_rows = placed.valid_rows = m->rows * m->merged + m->leading;
+      placed.rows = m->rows;
       meta.runs.push_back({item, m->rows, 0});
       data::LoadedItem media;
       media.item = item;
@@ -85,14 +96,35 @@ MediumShape add_eyes(app::Config& c, const TowerSizes& eyes, std::int64_t image_
   e.image.height = e.image.width = e.spec.image_size;
   resolve(e.spec, c.llm.spec.hidden);
   const std::int64_t side = image_size / e.spec.patch;
-  return {static_cast<int>(c.encoders.size()) - 1, side * side, 3 * e.spec.patch * e.spec.patch, side * side, 1};
+  return {.encoder = static_cast<int>(c.encoders.size()) - 1,
+          .source = side * side,
+          .cols = 3 * e.spec.patch * e.spec.patch,
+          .rows = side * side,
+          .leading = 1};
+}
+
+MediumShape add_eyes_of_any_size(app::Config& c, const TowerSizes& eyes,
+                                 std::vector<std::array<std::int64_t, 3>> grids) {
+  app::EncoderConfig& e = add_encoder(c, "qwen2_vl", "eyes", eyes);
+  e.image.fit = data::ImageFit::dynamic;
+  e.image.merge = e.spec.merge;
+  e.image.frames = e.spec.frames;
+  resolve(e.spec, c.llm.spec.hidden);
+  const int pairs = c.llm.spec.head_dim / 2;
+  c.llm.spec.mrope_section = {pairs / 4, pairs / 4, pairs - pairs / 4 * 2};
+  MediumShape shape;
+  shape.encoder = static_cast<int>(c.encoders.size()) - 1;
+  shape.cols = e.image.cols();
+  shape.grids = std::move(grids);
+  shape.merged = std::int64_t{e.spec.merge} * e.spec.merge;
+  return shape;
 }
 
 MediumShape add_ears(app::Config& c, const TowerSizes& ears, int mels, std::int64_t frames) {
   app::EncoderConfig& e = add_encoder(c, "whisper", "ears", ears);
   e.spec.mels = e.audio.num_mel_bins = mels;
   resolve(e.spec, c.llm.spec.hidden);
-  return {static_cast<int>(c.encoders.size()) - 1, frames, mels, (frames + 1) / 2, 0};
+  return {.encoder = static_cast<int>(c.encoders.size()) - 1, .source = frames, .cols = mels, .rows = (frames + 1) / 2};
 }
 
 app::RowCaps caps_of(const app::PlannedStep& step) {

@@ -3,6 +3,7 @@
 
 #include "apps/mmtrain/step.h"
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -22,6 +23,10 @@ struct MediumShape {
   std::int64_t cols = 0;     ///< values of a row of it
   std::int64_t rows = 0;     ///< that leave the encoder
   std::int64_t leading = 0;  ///< rows inside it in front of them (a class token)
+  /// Pictures of several sizes, taking turns: frames, height and width of the rows that leave, each of `merged`
+  /// patches.
+  std::vector<std::array<std::int64_t, 3>> grids;
+  std::int64_t merged = 1;
 };
 
 /// Samples of set 0 with their metadata and content, the same in every run: media of a normal distribution, ids and
@@ -43,6 +48,9 @@ app::Config made_config(const TowerSizes& llm, std::int64_t vocabulary);
 /// Puts an encoder of pictures (`eyes`: CLIP, `image_size` pixels of patch 14) or of sound (`ears`: Whisper) in front
 /// of it, with a projector, behind the encoders that it has: what its pictures or its clips of `frames` look like.
 MediumShape add_eyes(app::Config& config, const TowerSizes& eyes, std::int64_t image_size);
+/// `eyes`: Qwen2-VL's tower of patch 14, for pictures of these sizes, before an LLM with three positions a row.
+MediumShape add_eyes_of_any_size(app::Config& config, const TowerSizes& eyes,
+                                 std::vector<std::array<std::int64_t, 3>> grids);
 MediumShape add_ears(app::Config& config, const TowerSizes& ears, int mels, std::int64_t frames);
 
 /// Caps of the engine that this step just fits into.

@@ -233,6 +233,30 @@ def make_sound():
         print(name, soundfile.read(HERE / name)[0].shape)
 
 
+def make_qwen2_vl():
+    """One line a case: file, patch, limits of pixels, rows and columns of patches, FNV-1a of the 8-bit values of all
+    patches in the order of the tower's rows, sum and sum of squares of what the tower takes."""
+    from transformers import Qwen2VLImageProcessorPil
+    lines = []
+    for name in ("garment.png", "rgb.png", "strip_1x305.png", "exif6.jpg", "j420.jpg", "lossy.webp", "grey.png"):
+        image = ImageOps.exif_transpose(Image.open(HERE / name)).convert("RGB")
+        for patch, low, high in ((14, 3136, 1003520), (4, 64, 1024), (2, 16, 200), (7, 20000, 40000)):
+            if max(image.size) > 200 * min(image.size):
+                continue
+            processor = Qwen2VLImageProcessorPil(patch_size=patch, size={"shortest_edge": low, "longest_edge": high})
+            out = processor(image, return_tensors="np")
+            t, rows, cols = out["image_grid_thw"][0]
+            values = np.asarray(out["pixel_values"], dtype=np.float32)
+            assert t == 1 and values.shape == (rows * cols, 6 * patch * patch)
+            by_channel = values.reshape(-1, 3, 2 * patch * patch).astype(np.float64)
+            mean, std = (np.array(x)[None, :, None] for x in (processor.image_mean, processor.image_std))
+            levels = np.rint((by_channel * std + mean) * 255).astype(np.uint8)
+            wide = values.astype(np.float64)
+            lines.append(f"{name} {patch} {low} {high} {rows} {cols} {fnv(levels.tobytes()):016x} "
+                         f"{wide.sum():.9e} {(wide * wide).sum():.9e}")
+    save("qwen2_vl.txt", ("\n".join(lines) + "\n").encode())
+
+
 def clip_for_mel(num):
     """The same samples as the test's `mel_clip`."""
     i = np.arange(num)
@@ -281,10 +305,14 @@ if __name__ == "__main__":
     make_resize()
     if "--resize-only" in sys.argv:
         sys.exit()
+    if "--qwen2-vl-only" in sys.argv:
+        make_qwen2_vl()
+        sys.exit()
     make_png()
     make_jpeg()
     make_webp()
     make_preprocess()
+    make_qwen2_vl()
     make_sound()
     make_mel()
     print(sum(f.stat().st_size for f in HERE.iterdir()), "bytes")
