@@ -29,6 +29,7 @@ constexpr LlmFamily kLlms[] = {
     {"llama", "llama", 32000, 4096, 11008, 32, 32, 0, 0, 1e-6, 1e4},
     {"mistral", "mistral", 32000, 4096, 14336, 32, 32, 8, 0, 1e-6, 1e4},
     {"qwen2", "qwen2", 151936, 4096, 22016, 32, 32, 32, 0, 1e-6, 1e4},
+    {"qwen2_vl_text", "qwen2", 152064, 8192, 29568, 80, 64, 8, 0, 1e-5, 1e6},
     {"qwen3", "qwen3", 151936, 4096, 22016, 32, 32, 32, 128, 1e-6, 1e4},
 };
 constexpr int kMistralWindow = 4096, kQwenWindow = 4096, kQwenWindowFrom = 28;
@@ -64,7 +65,9 @@ void read_rope(const HfJson& j, const LlmFamily& family, LlmSpec& s) {
   const std::string type = rope.has("rope_type") ? rope.text("rope_type", "")
                            : rope.has("type")    ? rope.text("type", "")
                                                  : "default";
-  if (type == "default") return;
+  // Qwen2-VL: one frequency in three turns by frame, row or column (a type of its own in transformers 4).
+  s.mrope_section = rope.counts("mrope_section");
+  if (type == "default" || (type == "mrope" && !s.mrope_section.empty())) return;
   if (type == "llama3") {
     RopeScaling scaling;
     scaling.factor = rope.real("factor", scaling.factor);
@@ -104,6 +107,7 @@ void read_windows(const HfJson& j, const LlmFamily& family, LlmSpec& s) {
     window = j.number("sliding_window", kQwenWindow);
     from = static_cast<int>(std::clamp<std::int64_t>(j.whole("max_window_layers", kQwenWindowFrom), 0, s.layers));
   }
+  if (from >= s.layers) return;  // no layer has it
   s.sliding_window = window;
   s.window_from_layer = from;
 }
@@ -206,13 +210,42 @@ void read_llava(const HfJson& j, HfConfig& c) {
   c.has_projector = true;
 }
 
+void read_qwen2_vl(const HfJson& j, HfConfig& c) {
+  // Transformers 4 writes the LLM's keys at the top.
+  const LlmFamily& family = *family_of(kLlms, "qwen2_vl_text");
+  c.llm = read_llm(j.has("text_config") ? j.object("text_config") : j, family);
+  if (j.has("tie_word_embeddings")) c.llm->tie_embeddings = j.flag("tie_word_embeddings", false);
+  const HfJson vision = j.object("vision_config");
+  EncoderSpec s = encoder_preset("qwen2_vl");
+  s.hidden = vision.count("embed_dim", 1280);
+  s.layers = vision.number("depth", 32);
+  s.heads = vision.number("num_heads", 16);
+  const double inner = static_cast<double>(s.hidden) * vision.real("mlp_ratio", 4);
+  if (!(inner >= 1 && inner < 1e9)) vision.refuse("mlp_ratio", fmt::format("gives an MLP of {} columns", inner));
+  s.intermediate = static_cast<std::int64_t>(inner);
+  s.patch = vision.number("patch_size", 14);
+  s.merge = vision.number("spatial_merge_size", 2);
+  s.frames = vision.number("temporal_patch_size", 2);
+  if (s.merge > 16 || s.frames > 16) vision.refuse("spatial_merge_size", "and temporal_patch_size must be at most 16");
+  s.activation = activation_of(vision, "hidden_act", "quick_gelu");
+  for (const char* key : {"in_channels", "in_chans"}) {
+    if (vision.has(key) && vision.count(key, 3) != 3) vision.refuse(key, "only 3 are supported");
+  }
+  if (vision.has("hidden_size") && vision.count("hidden_size", 1) != c.llm->hidden)
+    vision.refuse("hidden_size", fmt::format("is not the LLM's width {}", c.llm->hidden));
+  s.projector.kind = "merger";
+  s.projector.hidden = s.hidden * s.merge * s.merge;
+  c.encoder = s;
+  c.has_projector = true;
+}
+
 }  // namespace
 
 std::vector<std::string> hf_model_types() {
   std::vector<std::string> types;
   for (const LlmFamily& f : kLlms) types.emplace_back(f.model_type);
   for (const TowerFamily& f : kTowers) types.emplace_back(f.model_type);
-  for (const char* type : {"clip", "siglip", "whisper", "llava"}) types.emplace_back(type);
+  for (const char* type : {"clip", "siglip", "whisper", "llava", "qwen2_vl"}) types.emplace_back(type);
   return types;
 }
 
@@ -238,6 +271,8 @@ HfConfig parse_hf_config(std::string_view json, const std::string& path) {
     c.encoder = read_whisper(j);
   } else if (c.model_type == "llava") {
     read_llava(j, c);
+  } else if (c.model_type == "qwen2_vl") {
+    read_qwen2_vl(j, c);
   } else {
     j.refuse("model_type", fmt::format("\"{}\" is not one of {}", c.model_type, fmt::join(hf_model_types(), ", ")));
   }

@@ -16,8 +16,8 @@ std::span<const std::string_view> prefixes(HfPart part) {
   static constexpr std::array<std::string_view, 5> kVision = {"base_model.", "model.", "vision_tower.", "vision_model.",
                                                               "visual."};
   static constexpr std::array<std::string_view, 4> kAudio = {"base_model.", "model.", "audio_tower.", "encoder."};
-  static constexpr std::array<std::string_view, 4> kProjector = {"base_model.", "model.", "multi_modal_projector.",
-                                                                 "mm_projector."};
+  static constexpr std::array<std::string_view, 6> kProjector = {"base_model.",   "model.",  "multi_modal_projector.",
+                                                                 "mm_projector.", "visual.", "merger."};
   switch (part) {
     case HfPart::llm: return kLlm;
     case HfPart::vision: return kVision;
@@ -27,7 +27,8 @@ std::span<const std::string_view> prefixes(HfPart part) {
   return {};
 }
 
-/// Where one of these stands in front, the tensor belongs to that part (or to one that is not trained here).
+/// Where one of these stands in front, the tensor belongs to that part (or to one that is not trained here). The
+/// longest counts.
 struct Marker {
   std::string_view prefix;
   std::optional<HfPart> part;
@@ -38,6 +39,8 @@ constexpr Marker kMarkers[] = {
     {"vision_tower.", HfPart::vision},
     {"vision_model.", HfPart::vision},
     {"visual.", HfPart::vision},
+    {"visual.merger.", HfPart::projector},
+    {"merger.", HfPart::projector},
     {"audio_tower.", HfPart::audio},
     {"multi_modal_projector.", HfPart::projector},
     {"mm_projector.", HfPart::projector},
@@ -51,11 +54,12 @@ std::optional<std::string> hf_stem(HfPart part, std::string_view name) {
   bool marked = false;
   for (bool stripped = true; stripped;) {
     stripped = false;
+    const Marker* longest = nullptr;
     for (const Marker& m : kMarkers) {
-      if (!name.starts_with(m.prefix)) continue;
-      if (m.part != part) return std::nullopt;
-      marked = true;
+      if (name.starts_with(m.prefix) && (longest == nullptr || m.prefix.size() > longest->prefix.size())) longest = &m;
     }
+    if (longest != nullptr && longest->part != part) return std::nullopt;
+    marked = marked || longest != nullptr;
     for (const std::string_view p : prefixes(part)) {
       if (!name.starts_with(p)) continue;
       name.remove_prefix(p.size());
@@ -63,8 +67,11 @@ std::optional<std::string> hf_stem(HfPart part, std::string_view name) {
       break;  // markers are looked for after each
     }
   }
-  // A projector never stands alone without its prefix but in files of our own, whose names begin with "linear".
-  if (part == HfPart::projector && !marked && !name.starts_with("linear")) return std::nullopt;
+  // A projector never stands alone without its prefix but in files of our own.
+  constexpr std::string_view kOwn[] = {"linear", "ln_q.", "mlp."};
+  if (part == HfPart::projector && !marked &&
+      std::ranges::none_of(kOwn, [&](std::string_view start) { return name.starts_with(start); }))
+    return std::nullopt;
   if (part == HfPart::projector) {
     // The original LLaVA: a Sequential of linear, activation, linear.
     for (const auto& [from, to] : {std::pair("0.", "linear_1."), std::pair("2.", "linear_2.")}) {
@@ -88,6 +95,19 @@ const std::string* HfNames::find(std::string_view parameter) const {
   if (!stem) return nullptr;
   const auto at = by_stem_.find(*stem);
   return at == by_stem_.end() ? nullptr : &at->second;
+}
+
+std::optional<HfPlace> HfNames::place(std::string_view parameter) const {
+  if (const std::string* name = find(parameter)) return HfPlace{*name};
+  constexpr std::string_view kFused[] = {".attn.q.", ".attn.k.", ".attn.v."};
+  for (int i = 0; i < 3; ++i) {
+    const std::size_t at = parameter.find(kFused[i]);
+    if (at == std::string_view::npos) continue;
+    const std::string fused =
+        fmt::format("{}.attn.qkv.{}", parameter.substr(0, at), parameter.substr(at + kFused[i].size()));
+    if (const std::string* name = find(fused)) return HfPlace{*name, i, 3};
+  }
+  return std::nullopt;
 }
 
 bool is_hf_buffer(std::string_view stem) {

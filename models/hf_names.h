@@ -21,6 +21,12 @@ enum class HfPart : std::uint8_t { llm, vision, audio, projector };
 /// The name without prefixes, when it can belong to the part; else nothing.
 std::optional<std::string> hf_stem(HfPart part, std::string_view name);
 
+/// Where a parameter stands: rows [part, part + 1) of `parts` equal runs of rows of a tensor.
+struct HfPlace {
+  std::string name;
+  int part = 0, parts = 1;
+};
+
 /// The names of one part of a model's files by stem.
 class HfNames {
  public:
@@ -29,6 +35,8 @@ class HfNames {
 
   /// The file's name for a parameter of ours ("model.layers.0.mlp.up_proj.weight"); null: the files lack it.
   const std::string* find(std::string_view parameter) const;
+  /// The same for a parameter that files may hold fused with others (Qwen2-VL's tower: attn.qkv).
+  std::optional<HfPlace> place(std::string_view parameter) const;
   /// All of the part: by stem, the file's name.
   const std::map<std::string, std::string, std::less<>>& all() const { return by_stem_; }
 

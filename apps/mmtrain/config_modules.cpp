@@ -153,13 +153,35 @@ void read_normalisation(Reader& r, data::ImageProcessing& image) {
     r.problem("std", "every value must be above 0");
 }
 
+/// As the published folder has it.
+void read_preparation(Reader& r, EncoderConfig& e) {
+  try {
+    e.image = data::read_image_preprocessor(e.init.hf, e.image).value_or(e.image);
+  } catch (const ConfigError& error) {
+    r.problem("init", error.what());
+  }
+}
+
 /// Of pictures of any size. Limits of pixels are resolved when all modules are known.
 void read_dynamic_encoder(Reader& r, EncoderConfig& e) {
   models::EncoderSpec& s = e.spec;
   constexpr double kMaxPixels = 1e9;  // rows of an item are counted in 32 bits
-  r.optional("patch", s.patch, config::between(1, 1024));
-  r.optional("merge", s.merge, config::between(1, 16));
-  r.optional("frames", s.frames, config::between(1, 16));
+  const bool published = !e.init.hf.empty();
+  read_derived(r, "patch", s.patch, published);
+  read_derived(r, "merge", s.merge, published);
+  read_derived(r, "frames", s.frames, published);
+  if (s.patch < 1 || s.patch > 1024) r.problem("patch", fmt::format("{} is not between 1 and 1024", s.patch));
+  if (s.merge < 1 || s.merge > 16) r.problem("merge", fmt::format("{} is not between 1 and 16", s.merge));
+  if (s.frames < 1 || s.frames > 16) r.problem("frames", fmt::format("{} is not between 1 and 16", s.frames));
+  if (published) {
+    e.image.fit = data::ImageFit::dynamic;
+    e.image.patch = s.patch;
+    e.image.merge = s.merge;
+    e.image.frames = s.frames;
+    read_preparation(r, e);
+    s.min_pixels = e.image.pixels.min_pixels;
+    s.max_pixels = e.image.pixels.max_pixels;
+  }
   r.optional("min_pixels", s.min_pixels, config::between(0, kMaxPixels));
   r.optional("max_pixels", s.max_pixels, config::between(0, kMaxPixels));
   r.optional("rope_theta", s.rope_theta, config::above(0));
@@ -181,11 +203,7 @@ void read_image_encoder(Reader& r, EncoderConfig& e) {
   if (s.kind == "siglip") image.mean = image.std = {0.5, 0.5, 0.5};
   image.height = image.width = s.image_size;
   if (published) {
-    try {
-      image = data::read_image_preprocessor(e.init.hf, image).value_or(image);
-    } catch (const ConfigError& error) {
-      r.problem("init", error.what());
-    }
+    read_preparation(r, e);
     if (image.height != s.image_size || image.width != s.image_size) {
       r.problem("init", fmt::format("{}: its preprocessor makes pictures of {} x {}, the tower takes {} x {}",
                                     e.init.hf, image.height, image.width, s.image_size, s.image_size));

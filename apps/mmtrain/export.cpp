@@ -159,10 +159,15 @@ class Exporter {
 
   void write_published(const Target& target) const {
     const data::SafetensorsModel files = data::SafetensorsModel::open(target.origin);
-    std::map<std::string, const run::ParamSpec*> ours;  // by the files' name
+    std::map<std::string, std::vector<const run::ParamSpec*>> ours;  // by the files' name: fused ones in order
     for (const PretrainedPart& part : target.parts) {
       const PretrainedNames names = match_pretrained(c_, model_, part, files);
-      for (const run::ParamSpec* p : parameters_of(model_, part.module)) ours[names.file_of.at(canonical_name(*p))] = p;
+      for (const run::ParamSpec* p : parameters_of(model_, part.module)) {
+        const models::HfPlace& place = names.place_of.at(canonical_name(*p));
+        std::vector<const run::ParamSpec*>& parameters = ours[place.name];
+        parameters.resize(static_cast<std::size_t>(place.parts));
+        parameters[static_cast<std::size_t>(place.part)] = p;
+      }
       // A head that is stored though it is tied follows the embedding.
       if (part.part == models::HfPart::llm && c_.llm.spec.tie_embeddings) {
         const models::HfNames all(part.part, files.names(), files.path());
@@ -187,9 +192,13 @@ class Exporter {
       const h5::Box all{std::vector<std::int64_t>(was.shape.size(), 0), was.shape};
       files.read_box(t.name, all, DType::f32, published.data());
       if (mine == ours.end()) return write_floats(writer, t, published);
-      const std::vector<float> values = values_of(*mine->second);
+      std::vector<float> values;
+      for (const run::ParamSpec* p : mine->second) {
+        const std::vector<float> part = values_of(*p);
+        values.insert(values.end(), part.begin(), part.end());
+      }
       // What did not change keeps its bits, also where a frozen module was kept in fewer.
-      if (t.dtype == was.dtype && same(values, published, *mine->second))
+      if (t.dtype == was.dtype && same(values, published, *mine->second.front()))
         return writer.write(t.name, files.data(t.name));
       write_floats(writer, t, values);
     });

@@ -35,7 +35,7 @@ std::set<std::string> family_stems(const Config& c, const PretrainedPart& part) 
     models::EncoderSpec spec = e.spec;
     if (part.module == spec.name) {
       spec.feature_layer = -1;
-      spec.post_norm = true;
+      spec.post_norm = spec.kind != "qwen2_vl";  // which has its last norm in the projector
       add(models::build_encoder(spec, c.llm.spec.hidden, {}), part.module);
     } else if (part.module == spec.name + ".projector") {
       add(models::build_encoder(spec, c.llm.spec.hidden, {}), part.module);
@@ -110,17 +110,19 @@ PretrainedNames match_pretrained(const Config& c, const Model& model, const Pret
   for (const run::Stage& stage : model.stages) {
     for (const run::ParamSpec& p : models::parameters_of(stage)) {
       if (p.module != part.module || is_adapter(p.name) != part.adapters) continue;
-      const std::string* name = names.find(p.name);
-      if (name == nullptr) {
+      const std::optional<models::HfPlace> place = names.place(p.name);
+      if (!place) {
         missing.push_back(p.name);
         continue;
       }
-      const std::vector<std::int64_t>& shape = files.tensor(*name).shape;
-      if (shape != p.shape)
-        wrong.push_back(
-            fmt::format("{} is [{}], the model wants [{}]", *name, fmt::join(shape, ","), fmt::join(p.shape, ",")));
-      used.insert(*name);
-      result.file_of[canonical_name(p)] = *name;
+      const std::vector<std::int64_t>& shape = files.tensor(place->name).shape;
+      std::vector<std::int64_t> wanted = p.shape;
+      wanted.front() *= place->parts;
+      if (shape != wanted)
+        wrong.push_back(fmt::format("{} is [{}], the model wants [{}]", place->name, fmt::join(shape, ","),
+                                    fmt::join(wanted, ",")));
+      used.insert(place->name);
+      result.place_of[canonical_name(p)] = *place;
     }
   }
   const std::set<std::string> family = part.adapters ? std::set<std::string>() : family_stems(c, part);
@@ -175,15 +177,16 @@ void load_pretrained(Job& job, const Config& c, Model& model, const Stream& stre
       const data::SafetensorsModel& files = at->second;
       const PretrainedNames names = match_pretrained(c, model, part, files);
       for (const run::SavedPart& p : own) {
-        const auto name = names.file_of.find(p.name.substr(std::string_view("model/").size()));
-        if (name == names.file_of.end()) continue;
+        const auto place = names.place_of.find(p.name.substr(std::string_view("model/").size()));
+        if (place == names.place_of.end()) continue;
         auto* out = static_cast<std::byte*>(p.data.data);
-        for (const h5::Box& box : run::boxes_of(p)) {
-          files.read_box(name->second, box, p.data.dtype, out);
+        for (h5::Box box : run::boxes_of(p)) {
+          box.offset.front() += place->second.part * p.shape.front();
+          files.read_box(place->second.name, box, p.data.dtype, out);
           out += run::num_elements(box.shape) * static_cast<std::int64_t>(size_of(p.data.dtype));
         }
       }
-      log::info("{}: {} {}tensors from {}{}", part.module, names.file_of.size(), part.adapters ? "adapter " : "",
+      log::info("{}: {} {}tensors from {}{}", part.module, names.place_of.size(), part.adapters ? "adapter " : "",
                 part.folder, names.unused.empty() ? "" : fmt::format(", {} not needed", names.unused.size()));
     }
   });

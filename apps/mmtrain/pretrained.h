@@ -29,8 +29,8 @@ std::vector<PretrainedPart> adapter_parts(const Config& config);
 /// What a module's tensors are called in a folder, checked against the module: each is there in the right shape, and
 /// the folder holds nothing of the module that it has no place for.
 struct PretrainedNames {
-  std::map<std::string, std::string> file_of;  ///< by canonical name, "<module>/<parameter>"
-  std::vector<std::string> unused;             ///< names of the files that training does not need (upper layers)
+  std::map<std::string, models::HfPlace> place_of;  ///< by canonical name, "<module>/<parameter>"
+  std::vector<std::string> unused;                  ///< names of the files that training does not need (upper layers)
 };
 /// Throws ConfigError naming the folder and all tensors that are missing, left over or of another shape.
 PretrainedNames match_pretrained(const Config& config, const Model& model, const PretrainedPart& part,

@@ -66,7 +66,28 @@ class Preprocessor {
   const std::string& path_;
 };
 
+/// Of pictures of any size: limits of pixels, in two spellings.
+void read_dynamic_sizes(const Preprocessor& p, ImageProcessing& o) {
+  constexpr std::int64_t kMaxPixels = 1'000'000'000;
+  const auto pixels = [&](const char* key, const nlohmann::json& v, std::int64_t& limit) {
+    if (!v.is_number_unsigned() || v.get<std::uint64_t>() < 1 || v.get<std::uint64_t>() > kMaxPixels)
+      p.refuse(key, fmt::format("expected numbers of pixels from 1 to {}", kMaxPixels));
+    limit = static_cast<std::int64_t>(v.get<std::uint64_t>());
+  };
+  if (p.has("size") && p["size"].is_object()) {
+    if (p["size"].contains("shortest_edge")) pixels("size", p["size"]["shortest_edge"], o.pixels.min_pixels);
+    if (p["size"].contains("longest_edge")) pixels("size", p["size"]["longest_edge"], o.pixels.max_pixels);
+  }
+  if (p.has("min_pixels")) pixels("min_pixels", p["min_pixels"], o.pixels.min_pixels);
+  if (p.has("max_pixels")) pixels("max_pixels", p["max_pixels"], o.pixels.max_pixels);
+  for (const auto& [key, value] : {std::pair("patch_size", o.patch), std::pair("merge_size", o.merge),
+                                   std::pair("temporal_patch_size", o.frames)}) {
+    if (p.has(key) && p[key] != value) p.refuse(key, fmt::format("the tower has {}", value));
+  }
+}
+
 void read_sizes(const Preprocessor& p, ImageProcessing& o) {
+  if (o.fit == ImageFit::dynamic) return read_dynamic_sizes(p, o);
   const bool crop = p.flag("do_center_crop", p.has("crop_size"));
   if (crop) {
     o.fit = ImageFit::crop;

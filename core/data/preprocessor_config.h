@@ -10,8 +10,8 @@
 
 namespace mmt::data {
 
-/// `base`: what the file leaves open. Throws ConfigError naming the file and the key (steps that are not made here:
-/// other scales than 1 / 255, no normalisation, ...).
+/// `base`: what the file leaves open, and whether pictures have any size (ImageFit::dynamic). Throws ConfigError naming
+/// the file and the key (steps that are not made here: other scales than 1 / 255, no normalisation, ...).
 ImageProcessing parse_image_preprocessor(std::string_view json, const std::string& path, const ImageProcessing& base);
 
 /// The file of a folder; nothing where there is none that holds an image processor.

@@ -32,6 +32,7 @@ TOLERANCE = 1e-4  # of a tensor's norm: fp32 sums in other orders, through two l
 MODULES = {  # by case: what the YAML file says
     "llama3": {"llm": "llama3"}, "mistral": {"llm": "mistral"}, "qwen2": {"llm": "qwen2"}, "qwen3": {"llm": "qwen3"},
     "llava_clip": {"whole": "llava_clip"}, "llava_siglip": {"whole": "llava_siglip"},
+    "qwen2_vl": {"whole": "qwen2_vl"},
     "composed": {"eyes": "siglip", "ears": "whisper", "llm": "qwen3", "eyes.projector": "projector_eyes",
                  "ears.projector": "projector_ears"},
 }
@@ -51,11 +52,12 @@ class Reference:
                                                        attn_implementation="eager").train()
         self.parameters = {}
         if "whole" in self.modules:
-            self.whole = load(hf.LlavaForConditionalGeneration, self.modules["whole"])
+            self.whole = load(hf.AutoModelForImageTextToText, self.modules["whole"])
             self.processor = hf.AutoImageProcessor.from_pretrained(os.path.join(folder, self.modules["whole"]),
                                                                    backend="pil")
             for name, p in self.whole.named_parameters():
                 self.parameters[self.our_name(name)] = p
+            self.qwen2_vl = self.whole.config.model_type == "qwen2_vl"
             return
         self.llm = load(hf.AutoModelForCausalLM, self.modules["llm"])
         self.add("llm", self.llm)
@@ -84,6 +86,10 @@ class Reference:
             return "eyes/" + name[len("model.vision_tower."):].removeprefix("vision_model.")
         if name.startswith("model.multi_modal_projector."):
             return "eyes.projector/" + name[len("model.multi_modal_projector."):]
+        if name.startswith("model.visual.merger."):
+            return "eyes.projector/" + name[len("model.visual.merger."):]
+        if name.startswith("model.visual."):
+            return "eyes/" + name[len("model.visual."):]
         return "llm/" + name
 
     def add(self, module, model):
@@ -113,6 +119,11 @@ class Reference:
         picture = record.get("image") and os.path.join(self.folder, record["image"])
         sound = record.get("audio") and os.path.join(self.folder, record["audio"])
         if "whole" in self.modules:
+            if self.qwen2_vl:
+                with Image.open(picture or os.path.join(self.folder, "picture0.png")) as image:
+                    media = self.processor(images=image.convert("RGB"), return_tensors="pt") if picture else {}
+                kinds = {"mm_token_type_ids": (ids == 261).int()}
+                return self.whole(input_ids=ids, **kinds, **media).logits[0]
             media = {"pixel_values": self.pixels(picture)} if picture else {}
             return self.whole(input_ids=ids, **media).logits[0]
         x = self.llm.get_input_embeddings()(ids)
@@ -155,7 +166,15 @@ class Reference:
             total += loss.item()
             out["samples"][place] = {"loss": loss.item(), "logits": logits.detach().float().numpy()}
         out["loss"] = total / weight
-        out["grads"] = {name: p.grad.float().numpy() for name, p in self.parameters.items() if p.grad is not None}
+        out["grads"] = {}
+        for name, p in self.parameters.items():
+            if p.grad is None:
+                continue
+            if ".attn.qkv." in name:  # fused in the file, three parameters here
+                for part, g in zip("qkv", p.grad.float().numpy().reshape(3, p.shape[0] // 3, *p.shape[1:])):
+                    out["grads"][name.replace(".attn.qkv.", f".attn.{part}.")] = g
+            else:
+                out["grads"][name] = p.grad.float().numpy()
         return out
 
 
@@ -268,7 +287,8 @@ def main():
     for case in args.cases or MODULES:
         path = os.path.join(args.folder, case + ".yaml")
         ours = dump(args.binary, path, "fp32")
-        data = {"composed": "media", "llava_clip": "pictures", "llava_siglip": "pictures"}.get(case, "text")
+        data = {"composed": "media", "llava_clip": "pictures", "llava_siglip": "pictures",
+                "qwen2_vl": "pictures"}.get(case, "text")
         with open(os.path.join(args.folder, data + ".json"), encoding="utf-8") as f:
             records = json.load(f)
         theirs = Reference(args.folder, MODULES[case], torch.float32).run(records, ours["samples"])

@@ -67,6 +67,18 @@ def llava_siglip():
         vision_feature_layer=-1, vision_feature_select_strategy="full"))
 
 
+def qwen2_vl():
+    text = dict(TEXT, num_key_value_heads=1, rms_norm_eps=1e-6, bos_token_id=None, eos_token_id=None, rope_parameters=dict(
+        rope_type="default", rope_theta=1000.0, mrope_section=[2, 3, 3]))
+    vision = dict(depth=2, embed_dim=32, hidden_size=32, num_heads=2, mlp_ratio=2, patch_size=14, spatial_merge_size=2,
+                  temporal_patch_size=2)
+    special = lambda s: 256 + SPECIAL.index(s)
+    return hf.Qwen2VLForConditionalGeneration(hf.Qwen2VLConfig(
+        text_config=text, vision_config=vision, image_token_id=special("<|image_pad|>"),
+        video_token_id=special("<|video_pad|>"), vision_start_token_id=special("<|vision_start|>"),
+        vision_end_token_id=special("<|vision_end|>"), tie_word_embeddings=False))
+
+
 def siglip():
     return hf.SiglipVisionModel(hf.SiglipVisionConfig(**TOWER))  # with its pooling head, which nobody trains here
 
@@ -79,7 +91,7 @@ def whisper():
 
 
 CASES = {"llama3": llama3, "mistral": mistral, "qwen2": qwen2, "qwen3": qwen3, "llava_clip": llava_clip,
-         "llava_siglip": llava_siglip, "siglip": siglip, "whisper": whisper}
+         "llava_siglip": llava_siglip, "qwen2_vl": qwen2_vl, "siglip": siglip, "whisper": whisper}
 
 
 def fill(model):
@@ -185,9 +197,9 @@ def write_configs(folder):
         if case in ("siglip", "whisper"):
             continue
         modules = f"  llm: {{role: llm, init: {{hf: {case}}}}}\n"
-        if case.startswith("llava"):
+        whole = case.startswith("llava") or case == "qwen2_vl"
+        if whole:
             modules = f"  eyes: {{role: encoder, init: {{hf: {case}}}}}\n" + modules
-        whole = case.startswith("llava")
         configs[case] = CONFIG.format(modules=modules, samples=4 if whole else 2, data="pictures" if whole else "text")
     configs["composed"] = CONFIG.format(
         modules="  eyes: {role: encoder, init: {hf: siglip}, post_norm: true, projector: {init: {hf: projector_eyes}}}\n"
@@ -233,6 +245,8 @@ def main():
             processor = getattr(hf, tower + "ImageProcessorPil")
             sizes = {"size": side} if tower == "Siglip" else {"size": {"shortest_edge": 56}, "crop_size": side}
             processor(**sizes).save_pretrained(path)
+        if case == "qwen2_vl":
+            hf.Qwen2VLImageProcessorPil(size={"shortest_edge": 28 * 28 * 2, "longest_edge": 28 * 28 * 6}).save_pretrained(path)
         if case == "llava_clip":
             rename(path, hub_names)
         if case in ("mistral", "qwen2"):

@@ -125,7 +125,7 @@ std::string joined(const std::vector<std::string>& list) {
 
 TEST_CASE("published models compute what PyTorch does in loss logits and every gradient") {
   const PretrainedRun p;
-  const std::string name = GENERATE("llama3", "mistral", "qwen2", "qwen3", "llava_clip", "llava_siglip", "composed");
+  const std::string name = GENERATE("llama3", "mistral", "qwen2", "qwen3", "llava_clip", "llava_siglip", "qwen2_vl", "composed");
   INFO(name);
   const json expected = p.expected(name);
   const DumpFile one = p.dump(name + ".yaml");
@@ -149,7 +149,7 @@ TEST_CASE("published models compute what PyTorch does in loss logits and every g
 
 TEST_CASE("a published model goes out as it came in bit for bit") {
   const PretrainedRun p;
-  const std::string name = GENERATE("llama3", "qwen2", "llava_clip", "composed");
+  const std::string name = GENERATE("llama3", "qwen2", "llava_clip", "qwen2_vl", "composed");
   INFO(name);
   const std::string precision = GENERATE("fp32", "bf16");
   // A step that changes no bit: the weights of the checkpoint are those that were read. A frozen module is kept in the
@@ -269,7 +269,7 @@ TEST_CASE("a published model goes on with a checkpoint's weights") {
 
 TEST_CASE("three steps of training have PyTorch's losses") {
   const PretrainedRun p;
-  const std::string name = GENERATE("llama3", "mistral", "qwen2", "qwen3", "llava_clip", "llava_siglip", "composed");
+  const std::string name = GENERATE("llama3", "mistral", "qwen2", "qwen3", "llava_clip", "llava_siglip", "qwen2_vl", "composed");
   INFO(name);
   const json expected = p.expected(name)["train"];
   require_done(p.run("train", name + ".yaml",

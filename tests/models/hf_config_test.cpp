@@ -213,3 +213,40 @@ TEST_CASE("a written config.json of a tower is read back as the same spec") {
   CHECK(r.max_positions == s.max_positions);
   CHECK_THROWS_WITH(hf_config_of(encoder_preset("qwen2_vl"), "float32"), Catch::Contains("cannot be exported yet"));
 }
+
+TEST_CASE("a Qwen2-VL is read flat and nested") {
+  const std::string vision = R"("vision_config": {"depth": 32, "embed_dim": 1280, "mlp_ratio": 4, "num_heads": 16,
+    "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2, "hidden_size": 1536)";
+  const std::string text = R"("hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28,
+    "num_attention_heads": 12, "num_key_value_heads": 2, "vocab_size": 151936)";
+  // As the hub has it (transformers 4), and as transformers 5 writes it.
+  const HfConfig flat = parse(R"({"model_type": "qwen2_vl", "tie_word_embeddings": true, "use_sliding_window": false,
+    "sliding_window": 32768, "rope_theta": 1000000.0, "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}, )" +
+                              text + ", " + vision + R"(, "in_chans": 3, "model_type": "qwen2_vl"}})");
+  const HfConfig nested = parse(R"({"model_type": "qwen2_vl", "tie_word_embeddings": true, "text_config":
+    {"model_type": "qwen2_vl_text", "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0,
+    "mrope_section": [16, 24, 24]}, )" +
+                                text + "}, " + vision + R"(, "in_channels": 3}})");
+  for (const HfConfig* c : {&flat, &nested}) {
+    CHECK(c->llm->kind == "qwen2");
+    CHECK(c->llm->hidden == 1536);
+    CHECK(c->llm->mrope_section == std::vector<int>{16, 24, 24});
+    CHECK(c->llm->rope_theta == 1e6);
+    CHECK(c->llm->tie_embeddings);
+    CHECK(c->llm->qkv_bias);
+    CHECK(c->llm->sliding_window == 0);
+    CHECK(c->encoder->kind == "qwen2_vl");
+    CHECK(c->encoder->hidden == 1280);
+    CHECK(c->encoder->intermediate == 5120);
+    CHECK(c->encoder->layers == 32);
+    CHECK(c->encoder->merge == 2);
+    CHECK(c->encoder->frames == 2);
+    CHECK(c->encoder->projector.kind == "merger");
+    CHECK(c->encoder->projector.hidden == 5120);
+    CHECK(validate(*c->llm).empty());
+  }
+  CHECK_THAT(message_of<ConfigError>([&] {
+               parse(R"({"model_type": "qwen2_vl", "hidden_size": 64, "num_attention_heads": 4, )" + vision + "}}");
+             }),
+             Catch::Contains("vision_config.hidden_size"));
+}

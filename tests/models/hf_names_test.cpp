@@ -78,3 +78,20 @@ TEST_CASE("two names of one tensor are refused") {
   CHECK_THAT(message, Catch::Contains("folder") && Catch::Contains(names[0]) && Catch::Contains(names[1]));
   CHECK_NOTHROW(HfNames(HfPart::vision, names, "folder"));
 }
+
+TEST_CASE("a fused tensor is the place of its parameters and a merger is the projector's") {
+  const std::vector<std::string> names = {"model.visual.blocks.3.attn.qkv.weight", "visual.blocks.3.attn.proj.weight",
+                                          "visual.merger.ln_q.weight", "visual.merger.mlp.0.weight"};
+  const HfNames tower(HfPart::vision, names, "f"), projector(HfPart::projector, names, "f");
+  const auto k = tower.place("blocks.3.attn.k.weight");
+  REQUIRE(k.has_value());
+  CHECK(k->name == names[0]);
+  CHECK(k->part == 1);
+  CHECK(k->parts == 3);
+  CHECK(tower.place("blocks.3.attn.proj.weight")->parts == 1);
+  CHECK_FALSE(tower.place("blocks.2.attn.k.weight").has_value());
+  CHECK(tower.all().size() == 2);
+  CHECK(projector.place("ln_q.weight")->name == names[2]);
+  CHECK(projector.place("mlp.0.weight")->name == names[3]);
+  CHECK(projector.all().size() == 2);
+}
