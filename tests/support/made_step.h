@@ -25,7 +25,7 @@ struct MediumShape {
   std::int64_t leading = 0;  ///< rows inside it in front of them (a class token)
   /// Pictures of several sizes, taking turns: frames, height and width of the rows that leave, each of `merged`
   /// patches.
-  std::vector<std::array<std::int64_t, 3>> grids;
+  std::vector<std::array<std::int64_t, 3>> grids{};
   std::int64_t merged = 1;
 };
 
