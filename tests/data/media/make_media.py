@@ -2,6 +2,7 @@
 
   python3 -m venv v && v/bin/pip install pillow numpy soundfile soxr transformers && v/bin/python make_media.py
   v/bin/pip install 'pillow<13' && v/bin/python make_media.py --resize-only      # releases before 13 resize in another order
+  v/bin/python make_media.py --qwen2-vl-only      # the goldens of qwen2_vl.txt alone
 
 Goldens come from Pillow, libsndfile through soundfile, soxr through its Python binding, and transformers' Pillow image
 processors and numpy Whisper feature extractor, or from the plain numpy computations below.
