@@ -68,13 +68,41 @@ void read_rope(const HfJson& j, const LlmFamily& family, LlmSpec& s) {
   // Qwen2-VL: one frequency in three turns by frame, row or column (a type of its own in transformers 4).
   s.mrope_section = rope.counts("mrope_section");
   if (type == "default" || (type == "mrope" && !s.mrope_section.empty())) return;
+  RopeScaling c;
+  const std::int64_t longest = j.has("max_position_embeddings") ? j.count("max_position_embeddings", 1) : 0;
+  const auto original = [&] {
+    const std::int64_t fallback = longest > 0 ? longest : c.original_max_position;
+    c.original_max_position = rope.count("original_max_position_embeddings", fallback);
+  };
+  c.factor = rope.real("factor", c.factor);
   if (type == "llama3") {
-    RopeScaling scaling;
-    scaling.factor = rope.real("factor", scaling.factor);
-    scaling.low_freq_factor = rope.real("low_freq_factor", scaling.low_freq_factor);
-    scaling.high_freq_factor = rope.real("high_freq_factor", scaling.high_freq_factor);
-    scaling.original_max_position = rope.count("original_max_position_embeddings", scaling.original_max_position);
-    s.rope_scaling = scaling;
+    c.low_freq_factor = rope.real("low_freq_factor", c.low_freq_factor);
+    c.high_freq_factor = rope.real("high_freq_factor", c.high_freq_factor);
+    original();
+    s.rope_scaling = c;
+    return;
+  }
+  if (type == "linear") {
+    c.kind = RopeKind::linear;
+    s.rope_scaling = c;
+    return;
+  }
+  if (type == "dynamic") {  // the length that does not stretch yet is the model's
+    c.kind = RopeKind::dynamic;
+    if (longest > 0) c.original_max_position = longest;
+    s.rope_scaling = c;
+    return;
+  }
+  if (type == "yarn") {
+    c.kind = RopeKind::yarn;
+    original();
+    c.beta_fast = rope.real("beta_fast", c.beta_fast);
+    c.beta_slow = rope.real("beta_slow", c.beta_slow);
+    c.truncate = rope.flag("truncate", c.truncate);
+    if (rope.has("attention_factor")) c.attention_factor = rope.real("attention_factor", 0);
+    if (rope.has("mscale")) c.mscale = rope.real("mscale", 0);
+    if (rope.has("mscale_all_dim")) c.mscale_all_dim = rope.real("mscale_all_dim", 0);
+    s.rope_scaling = c;
     return;
   }
   rope.refuse(rope.has("rope_type") ? "rope_type" : "type", fmt::format("\"{}\" is not supported", type));

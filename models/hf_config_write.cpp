@@ -47,12 +47,27 @@ void check_family(const LlmSpec& s) {
 
 Json rope_of(const LlmSpec& s) {
   Json rope = {{"rope_theta", s.rope_theta}, {"rope_type", "default"}};
-  if (s.rope_scaling) {
-    rope["rope_type"] = "llama3";
-    rope["factor"] = s.rope_scaling->factor;
-    rope["low_freq_factor"] = s.rope_scaling->low_freq_factor;
-    rope["high_freq_factor"] = s.rope_scaling->high_freq_factor;
-    rope["original_max_position_embeddings"] = s.rope_scaling->original_max_position;
+  if (!s.rope_scaling) return rope;
+  const RopeScaling& c = *s.rope_scaling;
+  rope["factor"] = c.factor;
+  switch (c.kind) {
+    case RopeKind::llama3:
+      rope["rope_type"] = "llama3";
+      rope["low_freq_factor"] = c.low_freq_factor;
+      rope["high_freq_factor"] = c.high_freq_factor;
+      rope["original_max_position_embeddings"] = c.original_max_position;
+      break;
+    case RopeKind::linear: rope["rope_type"] = "linear"; break;
+    case RopeKind::dynamic: rope["rope_type"] = "dynamic"; break;
+    case RopeKind::yarn:
+      rope["rope_type"] = "yarn";
+      rope["original_max_position_embeddings"] = c.original_max_position;
+      rope["beta_fast"] = c.beta_fast;
+      rope["beta_slow"] = c.beta_slow;
+      rope["truncate"] = c.truncate;
+      if (c.attention_factor > 0) rope["attention_factor"] = c.attention_factor;
+      if (c.mscale > 0) rope["mscale"] = c.mscale;
+      if (c.mscale_all_dim > 0) rope["mscale_all_dim"] = c.mscale_all_dim;
   }
   return rope;
 }
@@ -80,6 +95,9 @@ std::string hf_config_of(const LlmSpec& s, const std::string& dtype) {
             {"rms_norm_eps", s.norm_epsilon},
             {"tie_word_embeddings", s.tie_embeddings},
             {"rope_parameters", rope_of(s)}};
+  if (s.rope_scaling && s.rope_scaling->kind == RopeKind::dynamic) {
+    j["max_position_embeddings"] = s.rope_scaling->original_max_position;
+  }
   if (s.kind == "llama" || s.kind == "qwen3") j["attention_bias"] = s.qkv_bias;
   if (s.kind == "llama") j["mlp_bias"] = s.mlp_bias;
   if (s.kind == "mistral") j["sliding_window"] = s.sliding_window > 0 ? Json(s.sliding_window) : Json(nullptr);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <numeric>
 
 namespace mmt::models {
@@ -265,8 +264,12 @@ std::vector<SpecProblem> validate(const LlmSpec& s) {
     }
     if (s.rope_scaling) {
       check.positive_real("rope_scaling.factor", s.rope_scaling->factor);
-      if (!(s.rope_scaling->low_freq_factor < s.rope_scaling->high_freq_factor))
+      const RopeScaling& c = *s.rope_scaling;
+      if (c.kind == RopeKind::llama3 && !(c.low_freq_factor < c.high_freq_factor))
         check.add("rope_scaling.low_freq_factor", "must be below high_freq_factor");
+      if (c.kind == RopeKind::yarn && !(c.beta_slow > 0 && c.beta_slow < c.beta_fast))
+        check.add("rope_scaling.beta_slow", "must be above 0 and below beta_fast");
+      if (c.kind == RopeKind::yarn && !(s.rope_theta > 1)) check.add("rope_theta", "must be above 1 for yarn");
       check.positive("rope_scaling.original_max_position", s.rope_scaling->original_max_position);
     }
   } else {
@@ -323,21 +326,7 @@ std::optional<run::RotarySpec> rotary_of(const LlmSpec& s) {
   run::RotarySpec r;
   r.inv_freq.resize(static_cast<std::size_t>(s.head_dim / 2));
   ops::rotary_inverse_frequencies(r.inv_freq, s.rope_theta);
-  if (s.rope_scaling) {
-    // Llama 3: long wavelengths are stretched by `factor`, short ones kept, a linear blend between.
-    const RopeScaling& c = *s.rope_scaling;
-    const double original = static_cast<double>(c.original_max_position);
-    for (double& f : r.inv_freq) {
-      const double wavelength = 2 * std::numbers::pi / f;
-      if (wavelength < original / c.high_freq_factor) continue;
-      if (wavelength > original / c.low_freq_factor) {
-        f /= c.factor;
-        continue;
-      }
-      const double keep = (original / wavelength - c.low_freq_factor) / (c.high_freq_factor - c.low_freq_factor);
-      f = (1 - keep) * f / c.factor + keep * f;
-    }
-  }
+  if (s.rope_scaling) r.scale = scale_frequencies(*s.rope_scaling, s.rope_theta, r.inv_freq);
   if (!s.mrope_section.empty()) {
     r.axis.resize(r.inv_freq.size());
     ops::rotary_section_axes(r.axis, s.mrope_section);

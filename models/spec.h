@@ -5,6 +5,7 @@
 #include "kernels/activation.h"
 #include "models/norm.h"
 #include "models/projector.h"
+#include "models/rope_scaling.h"
 #include "parallel/run/stage.h"
 
 #include <cstdint>
@@ -66,11 +67,6 @@ struct EncoderSpec {
   int feature_layer = -1;
   bool post_norm = false;  ///< the tower's last norm, only behind the last block
   ProjectorSpec projector;
-};
-
-struct RopeScaling {  ///< Llama 3
-  double factor = 8, low_freq_factor = 1, high_freq_factor = 4;
-  std::int64_t original_max_position = 8192;
 };
 
 struct LlmSpec {

@@ -289,6 +289,15 @@ Config read_config(const config::Sources& sources, int ranks) {
     document.problem("data.max_sequence", fmt::format("{} is above modules.{}.max_positions ({})", c.data.max_sequence,
                                                       c.llm.spec.name, positions));
   }
+  const auto& rope = c.llm.spec.rope_scaling;
+  if (rope && rope->kind == models::RopeKind::dynamic && c.data.max_sequence > rope->original_max_position) {
+    document.problem(
+        "data.max_sequence",
+        fmt::format("{} is above rope_scaling.original_max_position ({}) of modules.{}: `dynamic` stretches longer "
+                    "samples by the longest of a batch, so that a sample's loss would depend on its "
+                    "neighbours; take type: yarn or linear",
+                    c.data.max_sequence, rope->original_max_position, c.llm.spec.name));
+  }
   if (c.data.max_sequence > c.train.tokens_per_microbatch) {
     document.problem("data.max_sequence",
                      fmt::format("{} is above train.tokens_per_microbatch ({}): a sample must fit into a microbatch",

@@ -332,10 +332,21 @@ void read_llm(Reader& r, const std::string& name, LlmConfig& llm) {
   r.optional("rope_theta", s.rope_theta, config::above(0));
   r.map("rope_scaling", [&](Reader& m) {
     models::RopeScaling scaling;
+    using Rope = models::RopeKind;
+    m.optional("type", as_choice(scaling.kind, {{"llama3", Rope::llama3},
+                                                {"linear", Rope::linear},
+                                                {"dynamic", Rope::dynamic},
+                                                {"yarn", Rope::yarn}}));
     m.required("factor", scaling.factor, at_least(1));
     m.optional("low_freq_factor", scaling.low_freq_factor, config::above(0));
     m.optional("high_freq_factor", scaling.high_freq_factor, config::above(0));
     m.optional("original_max_position", scaling.original_max_position, at_least(1));
+    m.optional("beta_fast", scaling.beta_fast, config::above(0));
+    m.optional("beta_slow", scaling.beta_slow, config::above(0));
+    m.optional("truncate", scaling.truncate);
+    m.optional("attention_factor", scaling.attention_factor, config::above(0));
+    m.optional("mscale", scaling.mscale, config::above(0));
+    m.optional("mscale_all_dim", scaling.mscale_all_dim, config::above(0));
     s.rope_scaling = scaling;
   });
   r.optional("mrope_section", s.mrope_section, at_least(1));

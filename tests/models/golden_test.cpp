@@ -52,22 +52,29 @@ void check_pass(const Pass& pass, const Golden& golden, const std::string& modul
 }  // namespace
 
 TEST_CASE("decoders equal transformers in names loss and gradients") {
-  const std::string name = GENERATE("llama", "llama3", "qwen2", "qwen3", "mistral", "qwen2_tied");
+  const std::string name =
+      GENERATE("llama", "llama3", "llama_linear", "llama_yarn", "qwen2", "qwen3", "mistral", "qwen2_tied");
   INFO(name);
-  const std::string kind = name == "llama3" ? "llama" : name == "qwen2_tied" ? "qwen2" : name;
+  const bool scaled = name == "llama3" || name.starts_with("llama_");
+  const std::string kind = scaled ? "llama" : name == "qwen2_tied" ? "qwen2" : name;
   LlmSpec s = models::llm_preset(kind);
   s.vocabulary = 37;
   s.hidden = 32;
   s.intermediate = 40;
   s.layers = 2;
   s.heads = 2;
-  s.kv_heads = kind == "qwen2" || name == "llama3" ? 2 : 1;
+  s.kv_heads = kind == "qwen2" || scaled ? 2 : 1;
   s.head_dim = kind == "qwen3" ? 24 : 16;
   s.tie_embeddings = name == "qwen2_tied";
   if (name == "mistral") s.sliding_window = 3;
-  if (name == "llama3") {
+  if (scaled) {
     s.rope_theta = 50;
     s.rope_scaling = models::RopeScaling{4, 1, 4, 32};
+    if (name == "llama_linear") s.rope_scaling->kind = models::RopeKind::linear;
+    if (name == "llama_yarn") {
+      s.rope_scaling->kind = models::RopeKind::yarn;
+      s.rope_scaling->beta_fast = 4;
+    }
   }
   models::resolve(s);
   REQUIRE(models::validate(s).empty());

@@ -1,3 +1,4 @@
+#include "kernels/backend.h"
 #include "tests/models/harness.h"
 
 #include "kernels/backend.h"

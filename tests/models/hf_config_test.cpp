@@ -194,6 +194,37 @@ TEST_CASE("a written config.json is read back as the same spec") {
   CHECK_THROWS_AS(hf_config_of(odd, "bfloat16"), ConfigError);
 }
 
+TEST_CASE("every kind of rope scaling is written and read back") {
+  LlmSpec s = llm_preset("llama");
+  s.vocabulary = 500;
+  s.hidden = 64;
+  s.layers = 1;
+  s.heads = 4;
+  RopeScaling c;
+  c.factor = 3;
+  c.kind = GENERATE(RopeKind::llama3, RopeKind::linear, RopeKind::dynamic, RopeKind::yarn);
+  if (c.kind != RopeKind::linear) c.original_max_position = 4096;
+  if (c.kind == RopeKind::yarn) {
+    c.beta_fast = 20;
+    c.truncate = false;
+    c.mscale = 0.9;
+    c.mscale_all_dim = 0.7;
+    c.attention_factor = GENERATE(0.0, 1.5);
+  }
+  s.rope_scaling = c;
+  resolve(s);
+  const HfConfig read = parse(hf_config_of(s, "bfloat16"));
+  CHECK(read.llm->rope_scaling == s.rope_scaling);
+  CHECK(read.defaults.empty());
+}
+
+TEST_CASE("the original length of rope scaling is the model's where it is not named") {
+  const std::string head = R"({"model_type": "llama", "max_position_embeddings": 2048, "rope_scaling": )";
+  CHECK(parse(head + R"({"type": "dynamic", "factor": 2.0}})").llm->rope_scaling->original_max_position == 2048);
+  CHECK(parse(head + R"({"type": "yarn", "factor": 2.0}})").llm->rope_scaling->original_max_position == 2048);
+  CHECK(parse(head + R"({"type": "linear", "factor": 2.0}})").llm->rope_scaling->kind == RopeKind::linear);
+}
+
 TEST_CASE("a written config.json of a tower is read back as the same spec") {
   EncoderSpec s = encoder_preset(GENERATE("clip", "siglip", "whisper"));
   s.hidden = 64;

@@ -103,6 +103,10 @@ def main():
                 original_max_position_embeddings=32)
     llm(folder, "llama3", LlamaForCausalLM,
         LlamaConfig(**text, num_key_value_heads=2, rms_norm_eps=1e-5, rope_parameters=rope))
+    for name, more in [("llama_linear", {}), ("llama_yarn", {"original_max_position_embeddings": 32, "beta_fast": 4.0})]:
+        rope = dict(rope_type=name[6:], rope_theta=50.0, factor=4.0, **more)
+        llm(folder, name, LlamaForCausalLM,
+            LlamaConfig(**text, num_key_value_heads=2, rms_norm_eps=1e-5, rope_parameters=rope))
     llm(folder, "qwen2", Qwen2ForCausalLM, Qwen2Config(**text, num_key_value_heads=2, rms_norm_eps=1e-6))
     llm(folder, "qwen3", Qwen3ForCausalLM,
         Qwen3Config(**text, num_key_value_heads=1, head_dim=24, rms_norm_eps=1e-6))
