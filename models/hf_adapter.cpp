@@ -26,21 +26,10 @@ void unused(const nlohmann::json& root, const HfJson& j, const char* key, const 
   j.refuse(key, why);
 }
 
-/// The layer as a pattern: what is no letter, digit or _ is quoted, whole numbers stand for any.
+/// The layer as a pattern: what is no letter, digit or _ is quoted.
 std::string pattern_of(std::string_view layer) {
   std::string pattern = "(/|\\.)";
-  for (std::size_t i = 0; i < layer.size();) {
-    const auto is_digit = [&](std::size_t k) { return std::isdigit(static_cast<unsigned char>(layer[k])) != 0; };
-    if (is_digit(i) && i > 0 && layer[i - 1] == '.') {
-      std::size_t end = i;
-      while (end < layer.size() && is_digit(end)) ++end;
-      if (end == layer.size() || layer[end] == '.') {
-        pattern += "\\d+";
-        i = end;
-        continue;
-      }
-    }
-    const char c = layer[i++];
+  for (const char c : layer) {
     if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_') pattern += '\\';
     pattern += c;
   }
@@ -71,6 +60,13 @@ HfAdapter parse_hf_adapter(std::string_view json, const std::string& path) {
   unused(root, j, "alpha_pattern", "alphas of single layers are not supported");
   unused(root, j, "modules_to_save", "modules beside the adapters are not supported");
   unused(root, j, "fan_in_fan_out", "transposed weights are not supported");
+  for (const char* key : {"trainable_token_indices", "layer_replication", "target_parameters",
+                          "alora_invocation_tokens", "use_qalora", "use_bdlora"})
+    unused(root, j, key, "is not supported");
+  // Starts that change the base weights, too: the adapter alone is not what was trained.
+  const auto start = root.find("init_lora_weights");
+  if (start != root.end() && start->is_string() && *start != "gaussian" && *start != "eva" && *start != "orthogonal")
+    j.refuse("init_lora_weights", "a start that changes the base weights is not supported");
   return a;
 }
 

@@ -23,8 +23,7 @@ struct HfAdapter {
 HfAdapter parse_hf_adapter(std::string_view json, const std::string& path);
 HfAdapter read_hf_adapter(const std::string& folder);
 
-/// The linear layers of a part that have adapters among `names`, as patterns for layer names: numbers of blocks become
-/// \d+. Sorted, each once.
+/// The linear layers of a part that have adapters among `names`, as patterns for layer names. Sorted, each once.
 std::vector<std::string> hf_adapter_layers(HfPart part, std::span<const std::string> names);
 
 }  // namespace mmt::models

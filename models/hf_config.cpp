@@ -53,6 +53,14 @@ std::string activation_of(const HfJson& j, const char* key, const char* fallback
   return std::string(name_of(*known));
 }
 
+/// Every layer is planned before a file is looked at.
+int layers_of(const HfJson& j, const char* key, int fallback) {
+  constexpr int kMostLayers = 4096;
+  const int layers = j.number(key, fallback);
+  if (layers > kMostLayers) j.refuse(key, fmt::format("{} is above {}", layers, kMostLayers));
+  return layers;
+}
+
 /// Positions: `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling`.
 void read_rope(const HfJson& j, const LlmFamily& family, LlmSpec& s) {
   const bool joined = j.has("rope_parameters");
@@ -145,7 +153,7 @@ LlmSpec read_llm(const HfJson& j, const LlmFamily& family) {
   s.vocabulary = j.count("vocab_size", family.vocabulary);
   s.hidden = j.count("hidden_size", family.hidden);
   s.intermediate = j.count("intermediate_size", family.intermediate);
-  s.layers = j.number("num_hidden_layers", family.layers);
+  s.layers = layers_of(j, "num_hidden_layers", family.layers);
   s.heads = j.number("num_attention_heads", family.heads);
   s.kv_heads = j.number("num_key_value_heads", family.kv_heads > 0 ? family.kv_heads : s.heads);
   if (family.head_dim == 0 && !j.has("head_dim")) {
@@ -173,7 +181,7 @@ EncoderSpec read_tower(const HfJson& j, const TowerFamily& family) {
   EncoderSpec s = encoder_preset(family.kind);
   s.hidden = j.count("hidden_size", family.hidden);
   s.intermediate = j.count("intermediate_size", family.intermediate);
-  s.layers = j.number("num_hidden_layers", family.layers);
+  s.layers = layers_of(j, "num_hidden_layers", family.layers);
   s.heads = j.number("num_attention_heads", family.heads);
   s.patch = j.number("patch_size", family.patch);
   s.image_size = j.number("image_size", family.image_size);
@@ -187,7 +195,7 @@ EncoderSpec read_whisper(const HfJson& j) {
   EncoderSpec s = encoder_preset("whisper");
   s.hidden = j.count("d_model", 384);
   s.intermediate = j.count("encoder_ffn_dim", 1536);
-  s.layers = j.number("encoder_layers", 4);
+  s.layers = layers_of(j, "encoder_layers", 4);
   s.heads = j.number("encoder_attention_heads", 6);
   s.mels = j.number("num_mel_bins", 80);
   s.max_positions = j.number("max_source_positions", 1500);
@@ -200,6 +208,11 @@ template <class Family, std::size_t N> const Family* family_of(const Family (&fa
   return found == std::end(families) ? nullptr : found;
 }
 
+/// A whole model ties when it says so or its text_config does.
+void tie_if_either(const HfJson& j, LlmSpec& s) {
+  if (j.has("tie_word_embeddings")) s.tie_embeddings = j.flag("tie_word_embeddings", false) || s.tie_embeddings;
+}
+
 /// The LLM under `text_config`: of the type that stands there, else llama.
 LlmSpec read_text_config(const HfJson& j) {
   const HfJson text = j.object("text_config");
@@ -207,7 +220,7 @@ LlmSpec read_text_config(const HfJson& j) {
   const LlmFamily* family = family_of(kLlms, type);
   if (family == nullptr) text.refuse("model_type", fmt::format("\"{}\" is not supported as the LLM of a model", type));
   LlmSpec s = read_llm(text, *family);
-  if (j.has("tie_word_embeddings")) s.tie_embeddings = j.flag("tie_word_embeddings", false);
+  tie_if_either(j, s);
   return s;
 }
 
@@ -242,11 +255,11 @@ void read_qwen2_vl(const HfJson& j, HfConfig& c) {
   // Transformers 4 writes the LLM's keys at the top.
   const LlmFamily& family = *family_of(kLlms, "qwen2_vl_text");
   c.llm = read_llm(j.has("text_config") ? j.object("text_config") : j, family);
-  if (j.has("tie_word_embeddings")) c.llm->tie_embeddings = j.flag("tie_word_embeddings", false);
+  tie_if_either(j, *c.llm);
   const HfJson vision = j.object("vision_config");
   EncoderSpec s = encoder_preset("qwen2_vl");
   s.hidden = vision.count("embed_dim", 1280);
-  s.layers = vision.number("depth", 32);
+  s.layers = layers_of(vision, "depth", 32);
   s.heads = vision.number("num_heads", 16);
   const double inner = static_cast<double>(s.hidden) * vision.real("mlp_ratio", 4);
   if (!(inner >= 1 && inner < 1e9)) vision.refuse("mlp_ratio", fmt::format("gives an MLP of {} columns", inner));

@@ -115,6 +115,12 @@ std::string hf_config_of(const LlmSpec& s, const std::string& dtype) {
 
 std::string hf_config_of(const EncoderSpec& s, const std::string& dtype) {
   if (s.modality == "audio") {
+    if (!s.post_norm || s.key_bias || s.norm_epsilon != 1e-5)
+      refuse(s.name, s.kind, "with these parts (post_norm, key_bias, norm_epsilon)");
+  } else if (!s.key_bias) {
+    refuse(s.name, s.kind, "without key biases");
+  }
+  if (s.modality == "audio") {
     const Json j = {{"architectures", {"WhisperEncoder"}},
                     {"model_type", "whisper"},
                     {"dtype", dtype},

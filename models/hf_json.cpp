@@ -49,7 +49,11 @@ bool HfJson::is_list(const char* key) const { return has(key) && find(key)->is_a
 bool HfJson::is_object(const char* key) const { return has(key) && find(key)->is_object(); }
 
 void HfJson::refuse(const char* key, const std::string& what) const {
-  throw ConfigError(fmt::format("{}: {}{}: {}", path_, keys_, key, what));
+  std::string text = what;  // it may hold text of the file
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  throw ConfigError(fmt::format("{}: {}{}: {}", path_, keys_, key, text));
 }
 
 template <class T> T HfJson::fall_back(const char* key, T value) const {

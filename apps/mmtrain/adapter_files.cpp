@@ -3,6 +3,7 @@
 #include "core/data/float_formats.h"
 #include "core/data/safetensors_writer.h"
 #include "core/files.h"
+#include "models/hf_config.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -14,15 +15,6 @@ namespace {
 
 constexpr std::string_view kA = ".lora_A.weight", kB = ".lora_B.weight", kWeight = ".weight";
 
-/// The name in the memory of the model that PEFT wraps.
-std::string memory_name(const Config& c, const std::string& module, const std::string& name, bool whole) {
-  if (!whole) return name;
-  if (module == c.llm.spec.name)
-    return "model.language_model." +
-           (name.starts_with("model.") ? name.substr(std::string_view("model.").size()) : name);
-  return (module.ends_with(".projector") ? "model.multi_modal_projector." : "model.vision_tower.") + name;
-}
-
 const LoraConfig& settings_of(const Config& c, const std::string& module) {
   if (module == c.llm.spec.name) return *c.llm.lora;
   for (const EncoderConfig& e : c.encoders) {
@@ -33,6 +25,22 @@ const LoraConfig& settings_of(const Config& c, const std::string& module) {
 }
 
 }  // namespace
+
+std::string memory_prefix(const std::string& published, models::HfPart part) {
+  using models::HfPart;
+  if (published.empty() || !std::filesystem::exists(std::filesystem::path(published) / "config.json")) return "";
+  const std::string type = models::read_hf_config(published).model_type;
+  if (type == "llava" || type == "qwen2_vl") {
+    const bool llava = type == "llava";
+    if (part == HfPart::llm) return "model.language_model.";
+    if (part == HfPart::vision) return llava ? "model.vision_tower." : "model.visual.";
+    return llava ? "model.multi_modal_projector." : "model.visual.merger.";
+  }
+  if (type == "clip" || type == "siglip") return "vision_model.";
+  if (type != "whisper") return "";
+  const std::string config = files::read((std::filesystem::path(published) / "config.json").string(), 1 << 24);
+  return config.find("WhisperForConditionalGeneration") == std::string::npos ? "encoder." : "model.encoder.";
+}
 
 std::vector<float> read_parameter(const run::CheckpointReader& checkpoint, const run::ParamSpec& p) {
   std::int64_t n = 1;
@@ -91,15 +99,18 @@ void AdapterFiles::merge_into(const run::ParamSpec& p, const run::CheckpointRead
   }
 }
 
-void AdapterFiles::write_peft(const std::string& folder, const std::string& module, const std::string& base, bool whole,
-                              const run::CheckpointReader& checkpoint) const {
+void AdapterFiles::write_peft(const std::string& folder, const std::string& module, const std::string& base,
+                              const std::string& prefix, const run::CheckpointReader& checkpoint) const {
   data::SafeTensors tensors;
   std::map<std::string, const run::ParamSpec*> by_name;
   std::set<std::string> targets;
   const std::string before = module + "/";
   for (const auto& [layer, adapter] : adapters_) {
     if (!layer.starts_with(before)) continue;
-    const std::string name = memory_name(config_, module, layer.substr(before.size()), whole);
+    std::string name = layer.substr(before.size());
+    constexpr std::string_view kLlm = "model.";
+    if (!prefix.empty() && name.starts_with(kLlm)) name.erase(0, kLlm.size());
+    name.insert(0, prefix);
     targets.insert(name);
     for (const auto& [ending, p] : {std::pair(kA, adapter.a), std::pair(kB, adapter.b)}) {
       data::SafeTensor t{"base_model.model." + name + std::string(ending), "F32", p->shape, 0, 0};
@@ -126,8 +137,8 @@ void AdapterFiles::write_peft(const std::string& folder, const std::string& modu
       {"bias", "none"},
       {"fan_in_fan_out", false},
       {"inference_mode", true},
-      {"task_type", module == config_.llm.spec.name && !whole ? nlohmann::ordered_json("CAUSAL_LM")
-                                                              : nlohmann::ordered_json(nullptr)},
+      {"task_type", module == config_.llm.spec.name && prefix.empty() ? nlohmann::ordered_json("CAUSAL_LM")
+                                                                      : nlohmann::ordered_json(nullptr)},
       {"target_modules", targets}};
   files::write_atomic((std::filesystem::path(folder) / "adapter_config.json").string(), j.dump(2) + "\n");
 }

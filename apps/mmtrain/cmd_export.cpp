@@ -1,4 +1,4 @@
-// `mmtrain export` and `mmtrain import`: between checkpoints and the folders of published models.
+// `mmtrain export`: from a checkpoint to the folders of published models.
 #include "apps/mmtrain/commands.h"
 #include "apps/mmtrain/export.h"
 #include "apps/mmtrain/inference.h"
@@ -23,6 +23,7 @@ int run_export(Job& job, const Arguments& a) {
   const Config c = read_complete(job, a);
   const std::string folder = resolve_checkpoint(job, a.checkpoint.empty() ? c.run.output_dir : a.checkpoint);
   const auto reader = open_checkpoint(job, folder);
+  if (job.rank() == 0) warn_of_changes(reader->state().config, c.resolved);
   in_agreement(job.world(), [&] {
     if (job.rank() != 0) return;
     ExportOptions options;

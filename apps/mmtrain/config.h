@@ -35,8 +35,8 @@ struct LoraConfig {
   std::int64_t rank = 0;
   double alpha = 0.0;
   double dropout = 0.0;
-  bool rslora = false;  ///< alpha / sqrt(rank) instead (Kalajdzievski 2023)
-  std::string folder;   ///< of PEFT, from which they start; empty: anew
+  bool rslora = false;   ///< alpha / sqrt(rank) instead (Kalajdzievski 2023)
+  std::string folder{};  ///< of PEFT, from which they start; empty: anew
 };
 
 /// Where a module comes from; both empty: fresh weights.

@@ -60,12 +60,21 @@ template <class T> void read_size(Reader& r, const char* key, T& value, bool pub
     r.required(key, value, at_least(min));
     return;
   }
-  const T own = value;
-  if (r.optional(key, value, at_least(min)) && value != own) {
+  const T own = value;  // 0: the model could not be read, which is reported
+  if (r.optional(key, value, at_least(min)) && value != own && own != 0) {
     r.problem(key, fmt::format("{} given, but the model that `init` names has {}: leave the key out", value, own));
     value = own;
   }
 }
+/// What else the config.json of a published model decides: the weights mean nothing under other values.
+template <class T> void keep_published(Reader& r, const char* key, const T& now, const T& own) {
+  if (now != own) {
+    r.problem(
+        key,
+        "contradicts the published model that `init` names: leave the key out, or change the config.json of a copy");
+  }
+}
+
 /// The same for a size with a default.
 template <class T> void read_derived(Reader& r, const char* key, T& value, bool published) {
   if (published)
@@ -254,9 +263,10 @@ void read_encoder(Reader& r, const std::string& name, EncoderConfig& e) {
   const std::optional<models::HfConfig> published = read_published(r, e.init);
   if (published && !published->encoder)
     r.problem("init", fmt::format("{}: a {} has no encoder", published->path, published->model_type));
-  const bool given = published && published->encoder;
-  if (given) e.spec = *published->encoder;
-  std::string modality = given ? e.spec.modality : "image", kind = e.spec.kind;
+  const bool given = !e.init.hf.empty();
+  if (published && published->encoder) e.spec = *published->encoder;
+  const models::EncoderSpec own = e.spec;
+  std::string modality = own.modality.empty() ? "image" : own.modality, kind = own.kind;
   auto choice = as_choice(modality, {{"image", std::string("image")}, {"audio", std::string("audio")}}, {"video"});
   if (given)
     r.optional("modality", choice);
@@ -264,9 +274,9 @@ void read_encoder(Reader& r, const std::string& name, EncoderConfig& e) {
     r.required("modality", choice);
   const bool image = modality == "image";
   const bool known = read_kind(r, image, kind, given);
-  if (given && (kind != e.spec.kind || modality != e.spec.modality)) {
+  if (given && !own.kind.empty() && (kind != own.kind || modality != own.modality)) {
     r.problem("kind", fmt::format("{} for {}, but the model that `init` names has a {} for {}", kind, modality,
-                                  e.spec.kind, e.spec.modality));
+                                  own.kind, own.modality));
   }
   if (known && !given) e.spec = models::encoder_preset(kind);
   models::EncoderSpec& s = e.spec;
@@ -286,9 +296,21 @@ void read_encoder(Reader& r, const std::string& name, EncoderConfig& e) {
   } else {
     read_audio_encoder(r, e);
   }
+  if (given && !own.kind.empty()) {
+    keep_published(r, "activation", s.activation, own.activation);
+    keep_published(r, "norm_epsilon", s.norm_epsilon, own.norm_epsilon);
+    keep_published(r, "key_bias", s.key_bias, own.key_bias);
+    keep_published(r, "class_token", s.class_token, own.class_token);
+    keep_published(r, "patch_bias", s.patch_bias, own.patch_bias);
+    keep_published(r, "pre_norm", s.pre_norm, own.pre_norm);
+    keep_published(r, "rope_theta", s.rope_theta, own.rope_theta);
+  }
   read_training(r, e.trainable, e.lora, image ? models::HfPart::vision : models::HfPart::audio);
-  if (given && published->has_projector) e.projector_init.hf = e.init.hf;
+  if (published && published->has_projector) e.projector_init.hf = e.init.hf;
   read_projector(r, e);
+  if (!e.projector_init.hf.empty() && e.projector_init.hf == e.init.hf && s.projector.kind == own.projector.kind) {
+    keep_published(r, "projector.activation", s.projector.activation, own.projector.activation);
+  }
 }
 
 void read_llm(Reader& r, const std::string& name, LlmConfig& llm) {
@@ -296,16 +318,17 @@ void read_llm(Reader& r, const std::string& name, LlmConfig& llm) {
   const std::optional<models::HfConfig> published = read_published(r, llm.init);
   if (published && !published->llm)
     r.problem("init", fmt::format("{}: a {} has no LLM", published->path, published->model_type));
-  const bool given = published && published->llm;
-  if (given) llm.spec = *published->llm;
-  std::string kind = llm.spec.kind;
+  const bool given = !llm.init.hf.empty();
+  if (published && published->llm) llm.spec = *published->llm;
+  const models::LlmSpec own = llm.spec;
+  std::string kind = own.kind;
   auto choice = as_choice(kind, {{"llama", std::string("llama")},
                                  {"qwen2", std::string("qwen2")},
                                  {"qwen3", std::string("qwen3")},
                                  {"mistral", std::string("mistral")},
                                  {"gpt2", std::string("gpt2")}});
   if (given) {
-    if (r.optional("kind", choice) && kind != llm.spec.kind)
+    if (r.optional("kind", choice) && kind != own.kind && !own.kind.empty())
       r.problem("kind", fmt::format("{} given, but the model that `init` names is a {}", kind, llm.spec.kind));
   } else if (r.required("kind", choice)) {
     llm.spec = models::llm_preset(kind);
@@ -354,6 +377,24 @@ void read_llm(Reader& r, const std::string& name, LlmConfig& llm) {
   r.optional("sliding_window", s.sliding_window, at_least(0));
   r.optional("window_from_layer", s.window_from_layer, at_least(0));
   r.optional("media_attention", as_choice(llm.bidirectional_media, {{"causal", false}, {"bidirectional", true}}));
+  if (given && !own.kind.empty()) {
+    keep_published(r, "norm", s.norm, own.norm);
+    keep_published(r, "norm_epsilon", s.norm_epsilon, own.norm_epsilon);
+    keep_published(r, "gated", s.gated, own.gated);
+    keep_published(r, "activation", s.activation, own.activation);
+    keep_published(r, "qkv_bias", s.qkv_bias, own.qkv_bias);
+    keep_published(r, "o_bias", s.o_bias, own.o_bias);
+    keep_published(r, "mlp_bias", s.mlp_bias, own.mlp_bias);
+    keep_published(r, "qk_norm", s.qk_norm, own.qk_norm);
+    keep_published(r, "tie_embeddings", s.tie_embeddings, own.tie_embeddings);
+    keep_published(r, "rotary", s.rotary, own.rotary);
+    keep_published(r, "rope_theta", s.rope_theta, own.rope_theta);
+    keep_published(r, "rope_scaling", s.rope_scaling, own.rope_scaling);
+    keep_published(r, "mrope_section", s.mrope_section, own.mrope_section);
+    keep_published(r, "max_positions", s.max_positions, own.max_positions);
+    keep_published(r, "sliding_window", s.sliding_window, own.sliding_window);
+    keep_published(r, "window_from_layer", s.window_from_layer, own.window_from_layer);
+  }
   read_training(r, llm.trainable, llm.lora, models::HfPart::llm);
   r.unsupported("router", "mixtures of experts");
 }

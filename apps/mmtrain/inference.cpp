@@ -39,8 +39,6 @@ std::string resolve_checkpoint(Job& job, const std::string& path) {
   throw Agreed(kUsage, fmt::format("{} holds no checkpoint: train first, or give --checkpoint", path));
 }
 
-namespace {
-
 /// Shapes alone do not show that heads, windows or the template are others than in training.
 void warn_of_changes(const std::string& before, const std::string& now) {
   std::string text;
@@ -51,8 +49,6 @@ void warn_of_changes(const std::string& before, const std::string& now) {
   }
   if (!text.empty()) log::warning("this is not the model that the checkpoint was trained as:{}", text);
 }
-
-}  // namespace
 
 Inference load_inference(Job& job, const Config& config, const std::string& checkpoint, bool whole) {
   Inference inference;

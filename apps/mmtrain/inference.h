@@ -19,8 +19,12 @@ struct Inference {
 };
 
 /// Collective. `checkpoint` empty: the newest of run.output_dir; where there is none, the weights that every module
-/// starts from, if all have some. Throws Agreed when there is nothing, or when a checkpoint's model is another one. `whole`: every rank holds all of the model, whatever the layout.
+/// starts from, if all have some. Throws Agreed when there is nothing, or when a checkpoint's model is another one.
+/// `whole`: every rank holds all of the model, whatever the layout.
 Inference load_inference(Job& job, const Config& config, const std::string& checkpoint, bool whole = false);
+
+/// Warns of what differs between the resolved configs of a checkpoint and of now and makes another model.
+void warn_of_changes(const std::string& before, const std::string& now);
 
 /// The checkpoint that a path means: itself, or the newest of a run folder. Throws Agreed.
 std::string resolve_checkpoint(Job& job, const std::string& path);

@@ -126,6 +126,9 @@ void in_agreement(comm::Communicator& world, const std::function<void()>& work) 
   } catch (const ConfigError& e) {
     problem = e.what();
     code = kUsage;
+  } catch (const OutOfMemoryError& e) {
+    problem = e.what();
+    code = kOutOfMemory;
   } catch (const std::bad_alloc&) {
     problem = "out of memory";
     code = kOutOfMemory;
@@ -198,6 +201,8 @@ Failure describe(const std::exception_ptr& error) {
     return {kNonFinite, e.what(), false};
   } catch (const PeerError& e) {
     return {kPeerFailed, e.what(), false};
+  } catch (const OutOfMemoryError& e) {
+    return {kOutOfMemory, e.what(), false};
   } catch (const std::bad_alloc&) {
     return {kOutOfMemory, "out of memory", false};
   } catch (const std::exception& e) {

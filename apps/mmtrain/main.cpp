@@ -105,14 +105,19 @@ int main(int argc, char** argv) {
   add_checkpoint(exporting);
   exporting->add_option("--out", a.out, "folder to make")->required();
   exporting->add_option("--dtype", a.dtype, "of all weights (default: as they were imported, else train.precision)")
-      ->check(CLI::IsMember({"F32", "BF16", "F16"}, CLI::ignore_case));
+      ->transform(CLI::IsMember({"F32", "BF16", "F16"}, CLI::ignore_case));
   exporting->add_option("--lora", a.lora, "adapters: merged into the weights, or separate as PEFT folders")
       ->check(CLI::IsMember({"merged", "separate"}));
   exporting->add_option("--shard-bytes", a.shard_bytes, "largest file of weights")->check(CLI::PositiveNumber);
 
   CLI::App* inspect = add("inspect", "what a checkpoint, a safetensors file or a tokenizer holds", run_inspect, false);
-  inspect->add_option("checkpoint", a.checkpoint, "checkpoint folder, run folder, config, or published weights (.safetensors, their index or folder), tokenizer.json or tokenizer.model")->required();
-  inspect->add_option("--text", a.text, "of a tokenizer: print the ids of the texts in this file, one JSON string a line");
+  inspect
+      ->add_option("checkpoint", a.checkpoint,
+                   "checkpoint folder, run folder, config, or published weights (.safetensors, their index or folder), "
+                   "tokenizer.json or tokenizer.model")
+      ->required();
+  inspect->add_option("--text", a.text,
+                      "of a tokenizer: print the ids of the texts in this file, one JSON string a line");
   inspect->add_flag("--special", a.special, "with --text: special tokens in the texts are special");
   add_json(inspect);
 

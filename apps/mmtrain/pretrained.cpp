@@ -58,10 +58,35 @@ void check_tied_head(const Config& c, const models::HfNames& names, const data::
   const std::string* embedding = names.find("model.embed_tokens.weight");
   if (!c.llm.spec.tie_embeddings || head == nullptr || embedding == nullptr) return;
   const auto a = files.data(*head), b = files.data(*embedding);
+  if (files.tensor(*head).shape != files.tensor(*embedding).shape) {
+    throw ConfigError(fmt::format("{}: {} is [{}], but the model ties it to {}, which is [{}]", files.path(), *head,
+                                  fmt::join(files.tensor(*head).shape, ","), *embedding,
+                                  fmt::join(files.tensor(*embedding).shape, ",")));
+  }
   if (a.size() != b.size() || std::memcmp(a.data(), b.data(), a.size()) != 0) {
     log::warning("{}: {} differs from {}, but the model ties them: the embedding is used for both", files.path(), *head,
                  *embedding);
   }
+}
+
+/// The weight that an adapter's tensor stands beside.
+std::string base_of(const std::string& adapter) {
+  return is_adapter(adapter) ? adapter.substr(0, adapter.find(".lora_")) + ".weight" : adapter;
+}
+
+/// Tensors of an adapter folder that belong to no module that reads it.
+void warn_of_unread(const std::string& folder, const data::SafetensorsModel& files,
+                    const std::vector<PretrainedPart>& parts) {
+  std::vector<std::string> unread;
+  for (const std::string& name : files.names()) {
+    if (std::ranges::none_of(parts, [&](const PretrainedPart& p) {
+          return p.adapters && p.folder == folder && models::hf_stem(p.part, name).has_value();
+        }))
+      unread.push_back(name);
+  }
+  if (!unread.empty())
+    log::warning("{}: {} of its tensors belong to modules without `lora: {{init: ...}}` and are not read:{}", folder,
+                 unread.size(), listed(unread));
 }
 
 /// What the folder's config.json leaves to its model_type.
@@ -74,12 +99,20 @@ void log_defaults(const PretrainedPart& part) {
 
 }  // namespace
 
+data::SafetensorsModel open_published(const std::string& folder) {
+  try {
+    return data::SafetensorsModel::open(folder);
+  } catch (const Error& e) {
+    throw ConfigError(e.what());
+  }
+}
+
 std::vector<PretrainedPart> pretrained_parts(const Config& c) {
   std::vector<PretrainedPart> parts;
   for (const EncoderConfig& e : c.encoders) {
     const auto tower = e.spec.modality == "audio" ? models::HfPart::audio : models::HfPart::vision;
     if (!e.init.hf.empty()) parts.push_back({e.spec.name, tower, e.init.hf, e.init.checkpoint.empty()});
-    if (!e.projector_init.hf.empty())
+    if (!e.projector_init.hf.empty() && e.spec.projector.kind != "none")
       parts.push_back(
           {e.spec.name + ".projector", models::HfPart::projector, e.projector_init.hf, e.init.checkpoint.empty()});
   }
@@ -106,9 +139,10 @@ PretrainedNames match_pretrained(const Config& c, const Model& model, const Pret
   const models::HfNames names(part.part, files.names(), files.path());
   PretrainedNames result;
   std::vector<std::string> missing, wrong, extra;
-  std::set<std::string> used;
+  std::set<std::string> used, built;
   for (const run::Stage& stage : model.stages) {
     for (const run::ParamSpec& p : models::parameters_of(stage)) {
+      if (p.module == part.module) built.insert(models::hf_stem(part.part, p.name).value_or(p.name));
       if (p.module != part.module || is_adapter(p.name) != part.adapters) continue;
       const std::optional<models::HfPlace> place = names.place(p.name);
       if (!place) {
@@ -121,18 +155,22 @@ PretrainedNames match_pretrained(const Config& c, const Model& model, const Pret
       if (shape != wanted)
         wrong.push_back(fmt::format("{} is [{}], the model wants [{}]", place->name, fmt::join(shape, ","),
                                     fmt::join(wanted, ",")));
+      const std::string& dtype = files.tensor(place->name).dtype;
+      if (dtype != "F32" && dtype != "BF16" && dtype != "F16" && dtype != "F64")
+        wrong.push_back(fmt::format("{} is of dtype {}: weights must be F32, BF16, F16 or F64", place->name, dtype));
       used.insert(place->name);
       result.place_of[canonical_name(p)] = *place;
     }
   }
-  const std::set<std::string> family = part.adapters ? std::set<std::string>() : family_stems(c, part);
+  const std::set<std::string> family = family_stems(c, part);
   std::set<std::string_view> words;
   for (const std::string& stem : family) words.insert(first_word(stem));
   for (const auto& [stem, name] : names.all()) {
     if (used.contains(name)) continue;
-    if (family.contains(stem))
+    const std::string base = part.adapters ? base_of(stem) : stem;
+    if (family.contains(base) && !(part.adapters && built.contains(base)))  // of layers that are not built
       result.unused.push_back(name);
-    else if (part.adapters ? is_adapter(name) : words.contains(first_word(stem)) && !models::is_hf_buffer(stem))
+    else if (part.adapters || (words.contains(first_word(stem)) && !models::is_hf_buffer(stem)))
       extra.push_back(name);
   }
   std::string problem;
@@ -140,14 +178,14 @@ PretrainedNames match_pretrained(const Config& c, const Model& model, const Pret
     if (!list.empty()) problem += fmt::format("\n{}:{}", what, listed(list));
   };
   report("tensors that are missing", missing);
-  report("tensors of another shape", wrong);
+  report("tensors of another shape or kind", wrong);
   report("tensors that this module has no place for", extra);
   if (!problem.empty()) {
     std::string advice;
     if (part.part == models::HfPart::projector)
       advice = "\nA projector for another LLM starts anew with `projector: {init: random}`.";
     if (std::ranges::find(missing, "lm_head.weight") != missing.end())
-      advice = "\nA model without lm_head.weight has `tie_embeddings: true` (in its config.json: tie_word_embeddings).";
+      advice = "\nA model without lm_head.weight has tie_word_embeddings: true in its config.json.";
     throw ConfigError(fmt::format("{}: not the {} of {}{}{}", files.path(), part.adapters ? "adapters" : "weights",
                                   part.module, problem, advice));
   }
@@ -164,17 +202,15 @@ void load_pretrained(Job& job, const Config& c, Model& model, const Stream& stre
   in_agreement(job.world(), [&] {
     const std::vector<run::SavedPart> own = run::saved_parts(model.placed(), model.uses, nullptr);
     std::map<std::string, data::SafetensorsModel> opened;
+    std::set<std::string> looked_through;
     for (const PretrainedPart& part : parts) {
       auto at = opened.find(part.folder);
       if (at == opened.end()) {
-        try {
-          at = opened.emplace(part.folder, data::SafetensorsModel::open(part.folder)).first;
-          log_defaults(part);
-        } catch (const Error& e) {
-          throw ConfigError(e.what());
-        }
+        at = opened.emplace(part.folder, open_published(part.folder)).first;
+        log_defaults(part);
       }
       const data::SafetensorsModel& files = at->second;
+      if (part.adapters && looked_through.insert(part.folder).second) warn_of_unread(part.folder, files, parts);
       const PretrainedNames names = match_pretrained(c, model, part, files);
       for (const run::SavedPart& p : own) {
         const auto place = names.place_of.find(p.name.substr(std::string_view("model/").size()));

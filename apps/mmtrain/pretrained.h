@@ -26,6 +26,9 @@ std::vector<PretrainedPart> pretrained_parts(const Config& config);
 /// PEFT folders.
 std::vector<PretrainedPart> adapter_parts(const Config& config);
 
+/// The weights of a folder. Throws ConfigError.
+data::SafetensorsModel open_published(const std::string& folder);
+
 /// What a module's tensors are called in a folder, checked against the module: each is there in the right shape, and
 /// the folder holds nothing of the module that it has no place for.
 struct PretrainedNames {

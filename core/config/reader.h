@@ -241,6 +241,7 @@ std::string resolve_default_path(const Value& v, const std::string& path);
 template <class T> Node default_node(PathTarget<T>& target, const Value& v) {
   if constexpr (std::is_same_v<T, std::string>) {
     target.value = resolve_default_path(v, target.value);
+    if (target.value.empty()) return default_node(std::optional<std::string>(), v);  // no path: nothing to show
   }
   return default_node(target.value, v);
 }

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -134,6 +136,7 @@ ImageProcessing parse_image_preprocessor(std::string_view json, const std::strin
     else
       p.refuse("resample", "only 2 (bilinear) and 3 (bicubic) are supported");
   }
+  if (p.flag("do_pad", false)) o.pad_to_square = true;  // LLaVA's own
   o.mean = p.color("image_mean", o.mean);
   o.std = p.color("image_std", o.std);
   for (const double s : o.std) {
@@ -154,7 +157,10 @@ std::optional<ImageProcessing> read_image_preprocessor(const std::string& folder
     } catch (const Error& e) {
       throw ConfigError(e.what());
     }
-    if (text.find("\"image_mean\"") == std::string::npos) continue;  // of a tokenizer, or of sound alone
+    // Files of this name also belong to tokenizers and to sound.
+    if (std::ranges::none_of(std::array{"\"image_mean\"", "\"image_processor_type\"", "\"crop_size\"", "\"do_resize\""},
+                             [&](const char* key) { return text.find(key) != std::string::npos; }))
+      continue;
     return parse_image_preprocessor(text, path, base);
   }
   return std::nullopt;

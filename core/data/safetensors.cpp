@@ -326,7 +326,14 @@ SafetensorsModel SafetensorsModel::open(const std::string& path) {
       if (!shard.is_string()) refuse(file, fmt::format("weight_map: {} has no file name", name));
       const auto& in = shard.get_ref<const std::string&>();
       const auto [at, fresh] = opened.try_emplace(in, model.files_.size());
-      if (fresh) model.files_.emplace_back(files::join_inside(folder.empty() ? "." : folder, in));
+      if (fresh) {
+        // What the index names must lie in its folder; where links there lead is the owner's matter (download caches).
+        const fs::path shard_path = in;
+        if (in.empty() || in.find('\0') != std::string::npos || shard_path.is_absolute() ||
+            std::ranges::find(shard_path, fs::path("..")) != shard_path.end())
+          refuse(file, fmt::format("weight_map: \"{}\" is no file of its folder", in));
+        model.files_.emplace_back((fs::path(folder.empty() ? "." : folder) / shard_path).string());
+      }
       const SafetensorsFile& where = model.files_[at->second];
       const SafeTensor* tensor = where.find(name);
       if (tensor == nullptr) refuse(file, fmt::format("weight_map: {} is said to be in {}, which lacks it", name, in));

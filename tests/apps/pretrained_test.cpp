@@ -125,7 +125,8 @@ std::string joined(const std::vector<std::string>& list) {
 
 TEST_CASE("published models compute what PyTorch does in loss logits and every gradient") {
   const PretrainedRun p;
-  const std::string name = GENERATE("llama3", "mistral", "qwen2", "qwen3", "llava_clip", "llava_siglip", "qwen2_vl", "composed");
+  const std::string name =
+      GENERATE("llama3", "mistral", "qwen2", "qwen3", "llava_clip", "llava_siglip", "qwen2_vl", "composed");
   INFO(name);
   const json expected = p.expected(name);
   const DumpFile one = p.dump(name + ".yaml");
@@ -226,14 +227,32 @@ TEST_CASE("a published folder that does not fit is refused with its tensors") {
   }
   SECTION("other shapes") {
     change_config(llm, [](json& j) { j["intermediate_size"] = 64; });
-    require_refused(dump(), {"another shape", "model.layers.0.mlp.up_proj.weight is [48,32], the model wants [64,32]"});
+    require_refused(dump(),
+                    {"another shape or kind", "model.layers.0.mlp.up_proj.weight is [48,32], the model wants [64,32]"});
   }
   SECTION("an untied head that is not there") {
     change_config(p.folder() / "qwen2", [](json& j) { j["tie_word_embeddings"] = false; });
-    require_refused(dump("qwen2.yaml"), {"lm_head.weight", "tie_embeddings: true"});
+    require_refused(dump("qwen2.yaml"), {"lm_head.weight", "tie_word_embeddings: true"});
   }
   SECTION("sizes written beside the folder") {
     require_refused(dump("llama3.yaml", {"modules.llm.hidden=64"}), {"hidden: 64 given", "has 32"});
+  }
+  SECTION("what the config.json decides") {
+    require_refused(dump("llama3.yaml", {"modules.llm.rope_theta=1e6"}), {"rope_theta", "contradicts"});
+    require_refused(dump("llama3.yaml", {"modules.llm.norm_epsilon=1e-3"}), {"norm_epsilon", "contradicts"});
+    require_refused(dump("llava_clip.yaml", {"modules.eyes.activation=gelu"}), {"activation", "contradicts"});
+    require_done(dump("llama3.yaml", {"modules.llm.rope_theta=500"}));  // what it says
+  }
+  SECTION("weights of whole numbers") {
+    std::string bytes = read_text(llm / "model.safetensors");
+    for (std::size_t at = bytes.find("\"BF16\""); at != std::string::npos; at = bytes.find("\"BF16\""))
+      bytes.replace(at, 6, "\"I16\" ");
+    write_text(llm / "model.safetensors", bytes);
+    require_refused(dump(), {"is of dtype I16", "model.embed_tokens.weight"});
+  }
+  SECTION("sizes that no memory holds") {
+    change_config(llm, [](json& j) { j["num_hidden_layers"] = 2000000000; });
+    require_refused(dump(), {"num_hidden_layers", "4096"});
   }
   SECTION("a kind that the folder is not") {
     require_refused(dump("llama3.yaml", {"modules.llm.kind=qwen3"}), {"kind: qwen3 given", "llama"});
@@ -269,7 +288,8 @@ TEST_CASE("a published model goes on with a checkpoint's weights") {
 
 TEST_CASE("three steps of training have PyTorch's losses") {
   const PretrainedRun p;
-  const std::string name = GENERATE("llama3", "mistral", "qwen2", "qwen3", "llava_clip", "llava_siglip", "qwen2_vl", "composed");
+  const std::string name =
+      GENERATE("llama3", "mistral", "qwen2", "qwen3", "llava_clip", "llava_siglip", "qwen2_vl", "composed");
   INFO(name);
   const json expected = p.expected(name)["train"];
   require_done(p.run("train", name + ".yaml",
@@ -339,6 +359,70 @@ TEST_CASE("adapters go out merged or as PEFT folders and come back") {
                   {"no place for", "down_proj.lora_A.weight"});
   require_refused(p.run("dump", name + ".yaml", with(from_peft, {"modules.llm.lora.rank=8"}), {}, {"--out", "d.h5"}),
                   {"rank: 8 given", "have 4"});
+}
+
+TEST_CASE("an export loses nothing without a word") {
+  const PretrainedRun p;
+  const fs::path out = p.folder() / "out";
+  const auto exported = [&](const std::string& config, const Set& set, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> list = {"--out", out.string()};
+    list.insert(list.end(), more.begin(), more.end());
+    return p.run("export", config, set, {}, list);
+  };
+  SECTION("adapters that the config does not name") {
+    require_done(p.run("train", "llama3.yaml", {"modules.llm.lora={on: [q_proj], rank: 4}"}));
+    require_refused(exported("llama3.yaml", {}), {"adapters that this configuration lacks", "lora_A"});
+    // Another scale is another model: said, not refused.
+    const Outcome o = exported("llama3.yaml", {"modules.llm.lora={on: [q_proj], rank: 4, alpha: 400}"});
+    require_outcome(o, 0, "not the model that the checkpoint was trained as");
+  }
+  SECTION("a projector that replaced the published one goes into the whole model") {
+    const Set set = {"modules.eyes.projector.init=random", "optimizer.lr=0.05"};
+    require_done(p.run("train", "llava_clip.yaml", set));
+    require_done(exported("llava_clip.yaml", set, {"--dtype", "f32"}));
+    const auto before = mmt::data::SafetensorsModel::open((p.folder() / "llava_clip").string());
+    const auto after = mmt::data::SafetensorsModel::open((fs::exists(out / "eyes") ? out / "eyes" : out).string());
+    const std::string name = "multi_modal_projector.linear_1.weight";
+    std::vector<float> a(32 * 32), b(a.size());
+    before.read_box(name, {{0, 0}, {32, 32}}, mmt::DType::f32, a.data());
+    after.read_box(name, {{0, 0}, {32, 32}}, mmt::DType::f32, b.data());
+    CHECK(a != b);
+  }
+  SECTION("layers whose rows leave are written into the config") {
+    const Set set = {"modules.eyes.feature_layer=-1", "modules.eyes.select=full"};
+    require_done(p.run("train", "llava_clip.yaml", set));
+    require_done(exported("llava_clip.yaml", set));
+    const json j = json::parse(read_text(out / "config.json"));
+    CHECK(j["vision_feature_layer"] == -1);
+    CHECK(j["vision_feature_select_strategy"] == "full");
+  }
+  SECTION("two towers from one folder") {
+    const Set set = {"modules.more={role: encoder, init: {hf: " + (p.folder() / "llava_clip").string() + "}}"};
+    require_done(p.run("train", "llava_clip.yaml", set));
+    require_done(exported("llava_clip.yaml", set));
+    CHECK(fs::exists(out / "eyes" / "model.safetensors"));
+    CHECK(fs::exists(out / "more" / "model.safetensors"));
+  }
+  SECTION("a folder that cannot be made") {
+    require_done(p.run("train", "llama3.yaml"));
+    write_text(p.folder() / "file", "x");
+    require_refused(p.run("export", "llama3.yaml", {}, {}, {"--out", (p.folder() / "file").string()}),
+                    {"not a folder"});
+    require_refused(p.run("export", "llama3.yaml", {}, {}, {"--out", (p.folder() / "file/x").string()}), {"--out"});
+  }
+}
+
+TEST_CASE("towers of adapters that go deeper than what is built are read") {
+  const PretrainedRun p;
+  // Trained on all three layers of the tower, used by a model that ends before the last.
+  Set lora = {"modules.eyes.lora={on: fc1, rank: 2}", "modules.eyes.feature_layer=-1",
+              "modules.eyes.projector.trainable=false", "modules.llm.trainable=false", "optimizer.lr=0.05"};
+  require_done(p.run("train", "llava_clip.yaml", lora));
+  const fs::path out = p.folder() / "out";
+  require_done(p.run("export", "llava_clip.yaml", lora, {}, {"--out", out.string(), "--lora", "separate"}));
+  require_done(p.run("dump", "llava_clip.yaml",
+                     {"modules.eyes.lora={on: fc1, init: {hf: " + (out / "eyes-adapter").string() + "}}"}, {},
+                     {"--out", (p.folder() / "d.h5").string()}));
 }
 
 TEST_CASE("a published model is evaluated and asked without training") {

@@ -41,7 +41,7 @@ TEST_CASE("every mistake of a spec is reported with its field") {
   CHECK(fields(problems) ==
         std::vector<std::string>{"activation", "heads", "image_size", "select", "feature_layer", "projector.kind"});
   CHECK(problems[0].message == "'relu' is not one of gelu, gelu_tanh, gelu_quick, silu");
-  CHECK(problems[2].message == "7 is not a multiple of patch 2");
+  CHECK(problems[2].message == "1 is less than one patch of 2");
   CHECK(problems[5].message == "'mlp3' is not one of none, linear, mlp2, merger");
 
   eyes = tiny_encoder("siglip");
