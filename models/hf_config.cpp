@@ -29,8 +29,8 @@ constexpr LlmFamily kLlms[] = {
     {"llama", "llama", 32000, 4096, 11008, 32, 32, 0, 0, 1e-6, 1e4},
     {"mistral", "mistral", 32000, 4096, 14336, 32, 32, 8, 0, 1e-6, 1e4},
     {"qwen2", "qwen2", 151936, 4096, 22016, 32, 32, 32, 0, 1e-6, 1e4},
-    {"qwen2_vl_text", "qwen2", 152064, 8192, 29568, 80, 64, 8, 0, 1e-5, 1e6},
     {"qwen3", "qwen3", 151936, 4096, 22016, 32, 32, 32, 128, 1e-6, 1e4},
+    {"qwen2_vl_text", "qwen2", 152064, 8192, 29568, 80, 64, 8, 0, 1e-5, 1e6},
 };
 constexpr int kMistralWindow = 4096, kQwenWindow = 4096, kQwenWindowFrom = 28;
 

@@ -40,7 +40,7 @@ keep(yaml-cpp core/config/)
 keep(hdf5 core/)
 keep("mpi\\.h" parallel/comm/mpi/)
 keep(dnnl kernels/cpu/)
-keep(nlohmann "(core/data|core/metrics|apps)/")
+keep(nlohmann "(core/data/|core/metrics/|models/hf_json|apps/)")
 
 if(bad)
   message(FATAL_ERROR "includes against the layer order:${bad}")

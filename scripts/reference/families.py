@@ -80,7 +80,8 @@ def qwen2_vl():
 
 
 def siglip():
-    return hf.SiglipVisionModel(hf.SiglipVisionConfig(**TOWER))  # with its pooling head, which nobody trains here
+    # A side of 4 patches and a rest; with its pooling head, which nobody trains here.
+    return hf.SiglipVisionModel(hf.SiglipVisionConfig(**dict(TOWER, image_size=60)))
 
 
 def whisper():
@@ -241,7 +242,8 @@ def main():
             os.remove(os.path.join(path, "generation_config.json"))
         if case.startswith("llava") or case == "siglip":
             tower = "Siglip" if "siglip" in case else "CLIP"
-            side = {"height": 56, "width": 56}
+            pixels = 60 if case == "siglip" else 56
+            side = {"height": pixels, "width": pixels}
             processor = getattr(hf, tower + "ImageProcessorPil")
             sizes = {"size": side} if tower == "Siglip" else {"size": {"shortest_edge": 56}, "crop_size": side}
             processor(**sizes).save_pretrained(path)

@@ -45,7 +45,7 @@ TEST_CASE("ranges outside a tensor are refused even where sums overflow") {
 
 TEST_CASE("impossible shapes and wrong types are refused") {
   REQUIRE_THROWS_AS(Tensor(nullptr, DType::f32, {}), std::logic_error);
-  REQUIRE_THROWS_AS(Tensor(nullptr, DType::f32, {1, 1, 1, 1, 1}), std::logic_error);
+  REQUIRE_THROWS_AS(Tensor(nullptr, DType::f32, {1, 1, 1, 1, 1, 1}), std::logic_error);
   REQUIRE_THROWS_AS(Tensor(nullptr, DType::f32, {2, -3}), std::logic_error);
   REQUIRE_THROWS_AS(Tensor(nullptr, DType::f32, {std::int64_t{1} << 61}), std::logic_error);
   REQUIRE_NOTHROW(Tensor(nullptr, DType::f32, {(std::int64_t{1} << 61) - 1}));

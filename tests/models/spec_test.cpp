@@ -32,7 +32,7 @@ TEST_CASE("every mistake of a spec is reported with its field") {
   EncoderSpec eyes = tiny_encoder("clip");
   CHECK(models::validate(eyes).empty());
   eyes.heads = 5;
-  eyes.image_size = 7;
+  eyes.image_size = 1;
   eyes.select = "class";
   eyes.feature_layer = -4;
   eyes.projector.kind = "mlp3";
