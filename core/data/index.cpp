@@ -89,7 +89,7 @@ std::uint64_t combine(std::initializer_list<std::uint64_t> values) {
   return XXH3_64bits(values.begin(), values.size() * sizeof(std::uint64_t));
 }
 
-std::uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
+std::uint64_t text_hash(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
 
 }  // namespace
 
@@ -253,7 +253,7 @@ DatasetIndex DatasetIndex::build(const SetSpec& spec, const Preparation& prepara
   const RecordSource& records = *impl->records;
   if (!records.whole()) return DatasetIndex(std::move(impl));  // stopped: what an earlier build left stays as it is
   const std::uint64_t settings =
-      combine({preparation.key(), hash_of((spec.media_root / "").lexically_normal().string())});
+      combine({preparation.key(), text_hash((spec.media_root / "").lexically_normal().string())});
   impl->key = combine({settings, records.stamp()});
   const auto [folder, name] = beside_data(spec);
   impl->path = folder / fmt::format("{}.{:016x}.mmtindex", name, settings);

@@ -332,5 +332,6 @@ TEST_CASE("pictures of any size cost their own rows, and ranks agree about them"
   for (const auto& [place, s] : one.samples) counts.insert(std::ranges::count(s.ids, 261));
   CHECK(counts == std::set<std::ptrdiff_t>{0, 4, 6, 8});
   check_equal(one, dump(tiny, with(all, {"parallel.layout.all.pp=2"}), 2));
-  check_equal(one, dump(tiny, with(all, {"parallel.layout.all.tp=2", "parallel.layout.all.sequence_parallel=true"}), 2));
+  check_equal(one,
+              dump(tiny, with(all, {"parallel.layout.all.tp=2", "parallel.layout.all.sequence_parallel=true"}), 2));
 }
