@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whether transformers answers as we do: answers.py CONFIG EXPORTED DATA.jsonl MEDIA_ROOT [--count 64] [--set KEY=VALUE]
 
-CONFIG is a run that was trained, EXPORTED what `mmtrain export` made of it: eyes (CLIP), ears (Whisper, window none),
+CONFIG starts from the weights to compare (`init`), EXPORTED what `mmtrain export` made of it: eyes (CLIP), ears (Whisper, window none),
 their projectors, llm. Every token of the held-out answers is predicted by both, given what comes before it; printed are
 the answers that both get exactly right and those that they predict alike.
 """
