@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tests/models/harness.h"
+#include "tests/support/named_values.h"
 
 #include <catch2/catch.hpp>
 
@@ -14,21 +15,6 @@
 #include <vector>
 
 namespace mmt::test {
-
-/// make_goldens.py's value().
-inline Values golden_values(const std::string& name, std::int64_t count, double scale) {
-  std::uint32_t h = 2166136261U;
-  for (const char c : name) h = (h ^ static_cast<unsigned char>(c)) * 16777619U;
-  Values v(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < v.size(); ++i) {
-    std::uint32_t x = static_cast<std::uint32_t>(i) * 2654435761U + h;
-    x = (x ^ (x >> 16)) * 0x7FEB352DU;
-    x = (x ^ (x >> 15)) * 0x846CA68BU;
-    x ^= x >> 16;
-    v[i] = (static_cast<double>(x >> 8) / 8388608.0 - 1.0) * scale;
-  }
-  return v;
-}
 
 struct Golden {
   std::map<std::string, std::vector<std::int64_t>> shapes;

@@ -20,7 +20,7 @@ NamedValues golden_weights(const run::Stage& stage) {
     std::int64_t n = 1;
     for (const std::int64_t d : spec.shape) n *= d;
     Values& v = values[canonical_name(spec)];
-    v = golden_values(spec.name, n, 0.3);
+    v = named_values(spec.name, n, 0.3);
     if (spec.init.kind == run::Init::Kind::ones)
       for (double& x : v) x += 1.0;
   }
@@ -40,7 +40,7 @@ void check_pass(const Pass& pass, const Golden& golden, const std::string& modul
     const auto found = pass.grads.find(module + "/" + name);
     REQUIRE(found != pass.grads.end());
     const Values& g = found->second;
-    const Values probe = golden_values("probe " + name, static_cast<std::int64_t>(g.size()), 1.0);
+    const Values probe = named_values("probe " + name, static_cast<std::int64_t>(g.size()), 1.0);
     // The key bias has a true gradient of zero without rotary positions: rounding noise in float32 there.
     const double scale = std::max(expected.first, contains(name, "k_proj.bias") ? 1.0 : 0.0);
     CHECK(std::abs(norm2(g) - expected.first) <= kGoldenTolerance * scale);
@@ -112,7 +112,7 @@ TEST_CASE("vision encoders equal transformers in names features and gradients") 
   }
   const run::Stage stage = models::build_encoder(s, 32, setting(DType::f64));
   BlockData data = BlockData::pictures({9, 9}, 12, s.class_token, false);
-  const Values pixels = golden_values("pixels", 2 * 3 * 6 * 6, 1.0);
+  const Values pixels = named_values("pixels", 2 * 3 * 6 * 6, 1.0);
   std::size_t at = 0;
   for (std::size_t image = 0; image < 2; ++image)
     for (std::size_t row = 0; row < 3; ++row)
@@ -121,7 +121,7 @@ TEST_CASE("vision encoders equal transformers in names features and gradients") 
           for (std::size_t y = 0; y < 2; ++y)
             for (std::size_t x = 0; x < 2; ++x)
               data.source[at++] = pixels[((image * 3 + c) * 6 + row * 2 + y) * 6 + col * 2 + x];
-  const Values probe = golden_values("probe out", data.plan.size.out * 32, 1.0);
+  const Values probe = named_values("probe out", data.plan.size.out * 32, 1.0);
   check_pass(run_pass(stage, golden_weights(stage), data, reference_options(), {}, probe), golden, s.name);
 }
 
@@ -132,11 +132,11 @@ TEST_CASE("the audio encoder equals transformers in names features and gradients
   const run::Stage stage = models::build_encoder(s, 32, setting(DType::f64));
   check_names(stage, golden);
   BlockData data = BlockData::clips({24, 24}, 5);
-  const Values frames = golden_values("frames", 2 * 5 * 24, 1.0);
+  const Values frames = named_values("frames", 2 * 5 * 24, 1.0);
   for (std::size_t clip = 0; clip < 2; ++clip)
     for (std::size_t t = 0; t < 24; ++t)
       for (std::size_t m = 0; m < 5; ++m) data.source[(clip * 24 + t) * 5 + m] = frames[(clip * 5 + m) * 24 + t];
-  const Values probe = golden_values("probe out", data.plan.size.out * 32, 1.0);
+  const Values probe = named_values("probe out", data.plan.size.out * 32, 1.0);
   NamedValues weights = golden_weights(stage);
   check_pass(run_pass(stage, weights, data, reference_options(), {}, probe), golden, s.name);
 }

@@ -32,7 +32,7 @@ NamedValues fused_weights(const Golden& golden) {
   for (const auto& [name, shape] : golden.shapes) {
     std::int64_t n = 1;
     for (const std::int64_t d : shape) n *= d;
-    Values v = golden_values(name, n, 0.3);
+    Values v = named_values(name, n, 0.3);
     if ((contains(name, "norm") || contains(name, "ln_q")) && name.ends_with("weight"))
       for (double& x : v) x += 1.0;
     const std::vector<std::string> parts = own_names(name);
@@ -69,7 +69,7 @@ void check_golden_gradients(const NamedValues& grads, const Golden& golden) {
       g.insert(g.end(), grads.at(part).begin(), grads.at(part).end());
       ++seen;
     }
-    const Values probe = golden_values("probe " + name, static_cast<std::int64_t>(g.size()), 1.0);
+    const Values probe = named_values("probe " + name, static_cast<std::int64_t>(g.size()), 1.0);
     CHECK(std::abs(norm2(g) - expected.first) <= kGoldenTolerance * expected.first);
     CHECK(std::abs(dot(g, probe) - expected.second) <= kGoldenTolerance * expected.first);
   }
@@ -92,8 +92,8 @@ TEST_CASE("the tower that merges patches equals transformers in names features a
   const run::Stage stage = models::build_encoder(s, 24, setting(DType::f64));
   check_parameters({&stage}, golden);
   BlockData data = BlockData::grids({{1, 2, 3}, {2, 1, 2}}, 2, 24);
-  data.source = golden_values("pixels", 40 * 24, 1.0);
-  const Values probe = golden_values("probe out", 10 * 24, 1.0);
+  data.source = named_values("pixels", 40 * 24, 1.0);
+  const Values probe = named_values("probe out", 10 * 24, 1.0);
   const Pass pass = run_pass(stage, fused_weights(golden), data, reference_options(), {}, probe);
   CHECK(pass.objective == Approx(golden.objective).epsilon(1e-6));
   check_golden_gradients(pass.grads, golden);
@@ -154,7 +154,7 @@ TEST_CASE("a decoder with pictures and three positions a row equals transformers
   BlockData pictures;
   pictures.plan = plan::encoder_rows(std::span(&s, 1), block, 0, {.name = "eyes", .merge = 2, .grid = true});
   pictures.source_cols = 24;
-  pictures.source = golden_values("pixels", 32 * 24, 1.0);
+  pictures.source = named_values("pixels", 32 * 24, 1.0);
   const ModelPass pass = run_model(model, {pictures}, text, reference_options());
   CHECK(pass.objective == Approx(golden.objective).epsilon(1e-6));
   check_golden_gradients(pass.grads, golden);
