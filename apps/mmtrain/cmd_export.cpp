@@ -1,26 +1,14 @@
 // `mmtrain export`: from a checkpoint to the folders of published models.
 #include "apps/mmtrain/commands.h"
+#include "apps/mmtrain/dataset.h"
 #include "apps/mmtrain/export.h"
 #include "apps/mmtrain/inference.h"
-#include "apps/mmtrain/trainer.h"
 #include "core/log.h"
 
 namespace mmt::app {
-namespace {
-
-/// The configuration with the vocabulary that its tokenizer gives, where it says none.
-Config read_complete(Job& job, const Arguments& a) {
-  Config c = job.read(a.config, a.overrides, Job::Needs::nothing);
-  in_agreement(job.world(), [&] {
-    if (c.llm.spec.vocabulary == 0) c.llm.spec.vocabulary = Preparer(c).tokenizer().vocab_size();
-  });
-  return c;
-}
-
-}  // namespace
-
 int run_export(Job& job, const Arguments& a) {
-  const Config c = read_complete(job, a);
+  Config c = job.read(a.config, a.overrides, Job::Needs::nothing);
+  in_agreement(job.world(), [&] { set_vocabulary(c, Preparer(c).tokenizer()); });
   const std::string folder = resolve_checkpoint(job, a.checkpoint.empty() ? c.run.output_dir : a.checkpoint);
   const auto reader = open_checkpoint(job, folder);
   if (job.rank() == 0) warn_of_changes(reader->state().config, c.resolved);

@@ -55,7 +55,7 @@ int run_profile(Job& job, const Arguments& a) {
   job.report();
   std::unique_ptr<Preparer> preparer;
   in_agreement(job.world(), [&] { preparer = std::make_unique<Preparer>(c); });
-  if (c.llm.spec.vocabulary == 0) c.llm.spec.vocabulary = preparer->tokenizer().vocab_size();
+  set_vocabulary(c, preparer->tokenizer());
   const std::vector<data::DatasetIndex> indexes =
       open_indexes(c, c.data.sets, *preparer, job.world(), &stop_requested(), true);
   std::vector<std::vector<plan::SampleMeta>> sets;

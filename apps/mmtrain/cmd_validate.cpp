@@ -67,7 +67,7 @@ int run_validate(Job& job, const Arguments& a) {
   Config c = job.read(a.config, a.overrides, Job::Needs::nothing);
   if (job.rank() != 0) return kDone;  // one rank looks; what it throws ends all
   const Preparer preparer(c);
-  if (c.llm.spec.vocabulary == 0) c.llm.spec.vocabulary = preparer.tokenizer().vocab_size();
+  set_vocabulary(c, preparer.tokenizer());
   const Model model = build_model(c);
   std::vector<SetCheck> checks;
   std::int64_t bad = 0, empty = 0;

@@ -117,6 +117,10 @@ void build_on_first(comm::Communicator& world, std::vector<data::DatasetIndex>& 
 
 }  // namespace
 
+void set_vocabulary(Config& c, const data::Tokenizer& tokenizer) {
+  if (c.llm.spec.vocabulary == 0) c.llm.spec.vocabulary = tokenizer.vocab_size();
+}
+
 data::SetSpec set_spec(const Config& c, const SetConfig& set) {
   const bool shards = set.format == SetConfig::Format::webdataset;
   return {set.name, set.path, set.media_root, c.data.index_dir,

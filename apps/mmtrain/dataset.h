@@ -32,6 +32,9 @@ class Preparer {
   data::Preparation preparation_;
 };
 
+/// A vocabulary of 0 becomes the tokenizer's.
+void set_vocabulary(Config& config, const data::Tokenizer& tokenizer);
+
 /// What the data layer needs to know of a set.
 data::SetSpec set_spec(const Config& config, const SetConfig& set);
 

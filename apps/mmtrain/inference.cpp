@@ -56,7 +56,7 @@ Inference load_inference(Job& job, const Config& config, const std::string& chec
   inference.stream = cpu_stream();
   Config& c = inference.config;
   in_agreement(job.world(), [&] { inference.preparer = std::make_unique<Preparer>(c); });
-  if (c.llm.spec.vocabulary == 0) c.llm.spec.vocabulary = inference.preparer->tokenizer().vocab_size();
+  set_vocabulary(c, inference.preparer->tokenizer());
   in_agreement(job.world(), [&] {
     if (whole) {
       inference.model = std::make_unique<Model>(build_model(c));

@@ -32,7 +32,7 @@ PlanInput read_plan_input(Job& job, const Arguments& a) {
   in.ranks = std::max(1, c.parallel.num_ranks());
   std::unique_ptr<Preparer> preparer;
   in_agreement(job.world(), [&] { preparer = std::make_unique<Preparer>(c); });
-  if (c.llm.spec.vocabulary == 0) c.llm.spec.vocabulary = preparer->tokenizer().vocab_size();
+  set_vocabulary(c, preparer->tokenizer());
   const std::vector<data::DatasetIndex> indexes =
       open_indexes(c, c.data.sets, *preparer, job.world(), &stop_requested(), true);
   const std::vector<data::DatasetIndex> evals =

@@ -64,7 +64,7 @@ std::int64_t Trainer::total_steps() const {
 void Trainer::make_model() {
   models::LlmSpec& llm = config_.llm.spec;
   const std::int32_t tokens = preparer_->tokenizer().vocab_size();
-  if (llm.vocabulary == 0) llm.vocabulary = tokens;
+  set_vocabulary(config_, preparer_->tokenizer());
   if (llm.vocabulary < tokens) {
     throw Agreed(kUsage, fmt::format("modules.{}.vocabulary is {}, but the tokenizer {} has ids up to {}", llm.name,
                                      llm.vocabulary, config_.data.tokenizer, tokens - 1));
