@@ -39,10 +39,7 @@ std::string pattern_of(std::string_view layer) {
 }  // namespace
 
 HfAdapter parse_hf_adapter(std::string_view json, const std::string& path) {
-  std::string error;
-  const nlohmann::json root = data::parse_json(json, kMaxAdapterDepth, error);
-  if (root.is_discarded()) throw ConfigError(fmt::format("{}:{}", path, error));
-  if (!root.is_object()) throw ConfigError(fmt::format("{}: is no adapter_config.json: not an object", path));
+  const nlohmann::json root = data::parse_json_object(json, kMaxAdapterDepth, path, "adapter_config.json");
   std::vector<std::string> defaults;
   const HfJson j(root, path, "", defaults);
   if (j.text("peft_type", "LORA") != "LORA") j.refuse("peft_type", "only LORA is supported");

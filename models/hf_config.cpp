@@ -282,6 +282,18 @@ void read_qwen2_vl(const HfJson& j, HfConfig& c) {
 
 }  // namespace
 
+std::string memory_prefix(const HfConfig& c, HfPart part) {
+  if (c.model_type == "llava" || c.model_type == "qwen2_vl") {
+    const bool llava = c.model_type == "llava";
+    if (part == HfPart::llm) return "model.language_model.";
+    if (part == HfPart::vision) return llava ? "model.vision_tower." : "model.visual.";
+    return llava ? "model.multi_modal_projector." : "model.visual.merger.";
+  }
+  if (c.model_type == "clip" || c.model_type == "siglip") return "vision_model.";
+  if (c.model_type != "whisper" || c.architecture == "WhisperEncoder") return "";
+  return c.architecture == "WhisperForConditionalGeneration" ? "model.encoder." : "encoder.";
+}
+
 std::vector<std::string> hf_model_types() {
   std::vector<std::string> types;
   for (const LlmFamily& f : kLlms) types.emplace_back(f.model_type);
@@ -291,16 +303,15 @@ std::vector<std::string> hf_model_types() {
 }
 
 HfConfig parse_hf_config(std::string_view json, const std::string& path) {
-  std::string error;
-  const nlohmann::json root = data::parse_json(json, kMaxConfigDepth, error);
-  if (root.is_discarded()) throw ConfigError(fmt::format("{}:{}", path, error));
-  if (!root.is_object()) throw ConfigError(fmt::format("{}: is no config.json: not an object", path));
+  const nlohmann::json root = data::parse_json_object(json, kMaxConfigDepth, path, "config.json");
   HfConfig c;
   c.path = path;
   const HfJson j(root, path, "", c.defaults);
   if (!j.has("model_type"))
     throw ConfigError(fmt::format("{}: model_type is missing: it says which family the model is of", path));
   c.model_type = j.text("model_type", "");
+  const std::vector<std::string> architectures = j.texts("architectures");
+  if (!architectures.empty()) c.architecture = architectures.front();
   c.dtype = j.has("dtype") ? j.text("dtype", "") : j.has("torch_dtype") ? j.text("torch_dtype", "") : "";
   if (const LlmFamily* llm = family_of(kLlms, c.model_type)) {
     c.llm = read_llm(j, *llm);

@@ -5,6 +5,7 @@
 // whisper).
 #pragma once
 
+#include "models/hf_names.h"
 #include "models/spec.h"
 
 #include <optional>
@@ -15,9 +16,10 @@
 namespace mmt::models {
 
 struct HfConfig {
-  std::string path;        ///< of the file, for messages
-  std::string model_type;  ///< as the file has it
-  std::string dtype;       ///< of the stored weights: "bfloat16"; empty where the file does not say
+  std::string path;          ///< of the file, for messages
+  std::string model_type;    ///< as the file has it
+  std::string architecture;  ///< the first class that the file names; empty where it names none
+  std::string dtype;         ///< of the stored weights: "bfloat16"; empty where the file does not say
   std::optional<LlmSpec> llm;
   std::optional<EncoderSpec> encoder;
   bool has_projector = false;  ///< `encoder->projector` is the model's own
@@ -29,6 +31,9 @@ struct HfConfig {
 HfConfig parse_hf_config(std::string_view json, const std::string& path);
 /// config.json of a folder.
 HfConfig read_hf_config(const std::string& folder);
+/// What stands before a part's layers in the memory of the model that `from_pretrained` makes of such a folder
+/// (transformers 5): "model.language_model." of a llava, "vision_model." of a CLIP; empty for a module alone.
+std::string memory_prefix(const HfConfig& config, HfPart part);
 /// Model types that can be read, for messages.
 std::vector<std::string> hf_model_types();
 

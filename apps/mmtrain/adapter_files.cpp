@@ -1,9 +1,8 @@
 #include "apps/mmtrain/adapter_files.h"
 
-#include "core/data/float_formats.h"
 #include "core/data/safetensors_writer.h"
 #include "core/files.h"
-#include "models/hf_config.h"
+#include "parallel/run/checkpoint_pieces.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -26,25 +25,8 @@ const LoraConfig& settings_of(const Config& c, const std::string& module) {
 
 }  // namespace
 
-std::string memory_prefix(const std::string& published, models::HfPart part) {
-  using models::HfPart;
-  if (published.empty() || !std::filesystem::exists(std::filesystem::path(published) / "config.json")) return "";
-  const std::string type = models::read_hf_config(published).model_type;
-  if (type == "llava" || type == "qwen2_vl") {
-    const bool llava = type == "llava";
-    if (part == HfPart::llm) return "model.language_model.";
-    if (part == HfPart::vision) return llava ? "model.vision_tower." : "model.visual.";
-    return llava ? "model.multi_modal_projector." : "model.visual.merger.";
-  }
-  if (type == "clip" || type == "siglip") return "vision_model.";
-  if (type != "whisper") return "";
-  const std::string config = files::read((std::filesystem::path(published) / "config.json").string(), 1 << 24);
-  return config.find("WhisperForConditionalGeneration") == std::string::npos ? "encoder." : "model.encoder.";
-}
-
 std::vector<float> read_parameter(const run::CheckpointReader& checkpoint, const run::ParamSpec& p) {
-  std::int64_t n = 1;
-  for (const std::int64_t d : p.shape) n *= d;
+  const std::int64_t n = run::num_elements(p.shape);
   std::vector<float> values(static_cast<std::size_t>(n));
   checkpoint.read({.name = "model/" + canonical_name(p),
                    .shape = p.shape,
@@ -114,7 +96,6 @@ void AdapterFiles::write_peft(const std::string& folder, const std::string& modu
     targets.insert(name);
     for (const auto& [ending, p] : {std::pair(kA, adapter.a), std::pair(kB, adapter.b)}) {
       data::SafeTensor t{"base_model.model." + name + std::string(ending), "F32", p->shape, 0, 0};
-      t.bytes = static_cast<std::uint64_t>(t.numel()) * sizeof(float);
       by_name[t.name] = p;
       tensors.push_back(std::move(t));
     }

@@ -4,7 +4,6 @@
 
 #include "apps/mmtrain/model.h"
 #include "apps/mmtrain/parameter_rules.h"
-#include "models/hf_names.h"
 #include "parallel/run/checkpoint.h"
 
 #include <map>
@@ -16,10 +15,6 @@ namespace mmt::app {
 /// A whole parameter of a checkpoint as f32.
 std::vector<float> read_parameter(const run::CheckpointReader& checkpoint, const run::ParamSpec& parameter);
 
-/// What stands before a part's layers in the memory of the model that `from_pretrained` makes of a published folder
-/// (transformers 5): "model.language_model." of a llava, "vision_model." of a CLIP; empty for a module alone.
-std::string memory_prefix(const std::string& published, models::HfPart part);
-
 class AdapterFiles {
  public:
   /// Refers to the model.
@@ -30,7 +25,7 @@ class AdapterFiles {
   /// values (out, in) of `parameter` += scale B A, where it has an adapter.
   void merge_into(const run::ParamSpec& parameter, const run::CheckpointReader& checkpoint,
                   std::vector<float>& values) const;
-  /// `base`: what PEFT calls the base model's path. Names are "base_model.model." + `prefix` (memory_prefix) + the
+  /// `base`: what PEFT calls the base model's path. Names are "base_model.model." + `prefix` (models/hf_config.h) + the
   /// layer, without the "model." of an LLM where there is a prefix.
   void write_peft(const std::string& folder, const std::string& module, const std::string& base,
                   const std::string& prefix, const run::CheckpointReader& checkpoint) const;

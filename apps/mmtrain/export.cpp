@@ -1,39 +1,27 @@
 #include "apps/mmtrain/export.h"
 
 #include "apps/mmtrain/adapter_files.h"
-#include "apps/mmtrain/dataset.h"
+#include "apps/mmtrain/export_texts.h"
 #include "apps/mmtrain/model.h"
+#include "apps/mmtrain/parameter_rules.h"
 #include "apps/mmtrain/pretrained.h"
+#include "apps/mmtrain/state.h"
 #include "core/data/float_formats.h"
-#include "core/data/preprocessor_config.h"
 #include "core/data/safetensors_writer.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "models/hf_config.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
-#include <set>
 
 namespace mmt::app {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::uint64_t kMaxCopied = std::uint64_t{256} << 20;  // of a file beside the weights
-
-/// One tensor of a folder: a parameter of ours, or one that is carried along.
-struct Source {
-  const run::ParamSpec* parameter = nullptr;
-  std::string published;  ///< its name in the folder that it came from; empty: none
-};
 
 /// One folder to write.
 struct Target {
@@ -42,20 +30,6 @@ struct Target {
   std::vector<PretrainedPart> parts;  ///< with an origin
   std::string module;                 ///< without one
 };
-
-/// A module with its parameters, each once.
-std::vector<const run::ParamSpec*> parameters_of(const Model& model, const std::string& module) {
-  std::vector<const run::ParamSpec*> list;
-  std::set<std::string> seen;
-  for (const run::Stage& stage : model.stages) {
-    for (const auto& unit : stage.units) {
-      for (const run::ParamSpec& p : unit->plan().params) {
-        if (p.module == module && !is_adapter(p.name) && seen.insert(p.name).second) list.push_back(&p);
-      }
-    }
-  }
-  return list;
-}
 
 std::vector<Target> targets_of(const Config& c, const std::string& out) {
   std::vector<std::string> modules;
@@ -86,22 +60,6 @@ std::vector<Target> targets_of(const Config& c, const std::string& out) {
   return targets;
 }
 
-/// A folder's files beside the weights: config, tokenizer, preprocessor, templates, licence.
-void copy_companions(const std::string& from, const std::string& to, const std::vector<std::string>& but) {
-  std::vector<fs::path> paths;
-  for (const fs::directory_entry& entry : fs::directory_iterator(from)) paths.push_back(entry.path());
-  std::ranges::sort(paths);
-  for (const fs::path& path : paths) {
-    const std::string name = path.filename().string();
-    constexpr std::string_view kEndings[] = {".json", ".model", ".txt", ".jinja", ".md"};
-    const bool wanted = std::ranges::any_of(kEndings, [&](std::string_view e) { return name.ends_with(e); }) ||
-                        name.starts_with("LICENSE") || name.starts_with("tokenizer");
-    if (!wanted || name.ends_with(".index.json") || !fs::is_regular_file(path)) continue;
-    if (std::ranges::find(but, name) != but.end()) continue;
-    files::write_atomic((fs::path(to) / name).string(), files::read(path.string(), kMaxCopied));
-  }
-}
-
 class Exporter {
  public:
   Exporter(const Config& c, const run::CheckpointReader& checkpoint, const ExportOptions& options)
@@ -109,7 +67,9 @@ class Exporter {
 
   std::vector<std::string> run() {
     std::vector<std::string> folders;
-    refuse_lost_adapters();
+    std::vector<std::string> modules = {c_.llm.spec.name};
+    for (const EncoderConfig& e : c_.encoders) modules.push_back(e.spec.name);
+    refuse_lost_adapters(checkpoint_, model_, modules);
     std::error_code error;
     if (fs::exists(options_.out, error) && !fs::is_directory(options_.out, error))
       throw ConfigError(fmt::format("--out {}: is not a folder", options_.out));
@@ -134,31 +94,17 @@ class Exporter {
         return t.module == module || std::ranges::find(t.parts, module, &PretrainedPart::module) != t.parts.end();
       });
       const auto part = std::ranges::find(base.parts, module, &PretrainedPart::module);
-      adapters_.write_peft(folder, module, base.folder,
-                           part == base.parts.end() ? "" : memory_prefix(base.origin, part->part), checkpoint_);
+      adapters_.write_peft(folder, module, base.folder, part == base.parts.end() ? "" : memory_prefix_of(*part),
+                           checkpoint_);
       folders.push_back(folder);
     }
     return folders;
   }
 
  private:
-  /// Their share of the training would be lost without a word.
-  void refuse_lost_adapters() const {
-    std::set<std::string> own;
-    for (const run::Stage& stage : model_.stages) {
-      for (const run::ParamSpec& p : models::parameters_of(stage)) own.insert("model/" + canonical_name(p));
-    }
-    for (const run::CheckpointReader::Item& item : checkpoint_.tensors()) {
-      if (item.name.starts_with("model/") && is_adapter(item.name) && !own.contains(item.name))
-        throw ConfigError(fmt::format(
-            "{} was trained with adapters that this configuration lacks ({}): give the module the same `lora`",
-            checkpoint_.path(), item.name));
-    }
-  }
-
   void check(Target& target) const {
     if (target.origin.empty()) {
-      (void)own_config(target);
+      (void)own_description(c_, target.module, own_dtype());
       return;
     }
     const data::SafetensorsModel files = open_published(target.origin);
@@ -183,8 +129,26 @@ class Exporter {
     }
   }
 
+  /// Of a module, each once, without adapters.
+  std::vector<run::ParamSpec> parameters_of(const std::string& module) const {
+    std::vector<run::ParamSpec> list;
+    for (const run::Stage& stage : model_.stages) {
+      for (run::ParamSpec& p : models::parameters_of(stage)) {
+        if (p.module == module && !is_adapter(p.name)) list.push_back(std::move(p));
+      }
+    }
+    return list;
+  }
+
   std::string own_dtype() const {
     return !options_.dtype.empty() ? options_.dtype : c_.train.precision == DType::bf16 ? "BF16" : "F32";
+  }
+
+  /// What stands before the part's layers in the memory of the model that is loaded from its folder.
+  static std::string memory_prefix_of(const PretrainedPart& part) {
+    return part.part == models::HfPart::projector && !fs::exists(fs::path(part.folder) / "config.json")
+               ? ""
+               : models::memory_prefix(models::read_hf_config(part.folder), part.part);
   }
 
   /// The whole parameter as f32, its adapter added where that is wanted.
@@ -219,12 +183,12 @@ class Exporter {
 
   void write_published(const Target& target) const {
     const data::SafetensorsModel files = open_published(target.origin);
-    std::map<std::string, std::vector<const run::ParamSpec*>> ours;  // by the files' name: fused ones in order
+    std::map<std::string, std::vector<run::ParamSpec>> ours;  // by the files' name: fused ones in order
     for (const PretrainedPart& part : target.parts) {
       const PretrainedNames names = match_pretrained(c_, model_, part, files);
-      for (const run::ParamSpec* p : parameters_of(model_, part.module)) {
-        const models::HfPlace& place = names.place_of.at(canonical_name(*p));
-        std::vector<const run::ParamSpec*>& parameters = ours[place.name];
+      for (const run::ParamSpec& p : parameters_of(part.module)) {
+        const models::HfPlace& place = names.place_of.at(canonical_name(p));
+        std::vector<run::ParamSpec>& parameters = ours[place.name];
         parameters.resize(static_cast<std::size_t>(place.parts));
         parameters[static_cast<std::size_t>(place.part)] = p;
       }
@@ -240,8 +204,6 @@ class Exporter {
       data::SafeTensor t = files.tensor(name);
       const bool weights = t.dtype == "F32" || t.dtype == "BF16" || t.dtype == "F16" || t.dtype == "F64";
       if (!options_.dtype.empty() && weights) t.dtype = options_.dtype;
-      t.bytes =
-          static_cast<std::uint64_t>(t.numel()) * static_cast<std::uint64_t>(*data::safetensors_bits(t.dtype)) / 8;
       tensors.push_back(t);
     }
     write_tensors(target.folder, tensors, [&](const data::SafeTensor& t, data::SafetensorsWriter& writer) {
@@ -253,17 +215,21 @@ class Exporter {
       files.read_box(t.name, all, DType::f32, published.data());
       if (mine == ours.end()) return write_floats(writer, t, published);
       std::vector<float> values;
-      for (const run::ParamSpec* p : mine->second) {
-        const std::vector<float> part = values_of(*p);
+      for (const run::ParamSpec& p : mine->second) {
+        const std::vector<float> part = values_of(p);
         values.insert(values.end(), part.begin(), part.end());
       }
       // What did not change keeps its bits, also where a frozen module was kept in fewer.
-      if (t.dtype == was.dtype && same(values, published, *mine->second.front()))
+      if (t.dtype == was.dtype && same(values, published, mine->second.front()))
         return writer.write(t.name, files.data(t.name));
       write_floats(writer, t, values);
     });
     copy_companions(target.origin, target.folder, {"config.json"});
-    write_config(target);
+    std::vector<std::string> modules;
+    for (const PretrainedPart& part : target.parts) modules.push_back(part.module);
+    if (fs::exists(fs::path(target.origin) / "config.json"))  // a folder of a projector alone has none
+      files::write_atomic((fs::path(target.folder) / "config.json").string(),
+                          published_description(c_, modules, target.origin, options_.dtype));
   }
 
   /// Whether the checkpoint holds what was read from the folder, in the dtype that the run kept it in.
@@ -274,128 +240,12 @@ class Exporter {
     });
   }
 
-  /// The published config.json, with another dtype where one was asked for. A folder of a projector alone has none.
-  void write_config(const Target& target) const {
-    const fs::path path = fs::path(target.origin) / "config.json";
-    if (!fs::exists(path)) return;
-    std::string text = files::read(path.string(), kMaxCopied);
-    auto j = nlohmann::ordered_json::parse(text);
-    bool changed = !options_.dtype.empty();
-    if (changed) j[j.contains("torch_dtype") ? "torch_dtype" : "dtype"] = torch_name(options_.dtype);
-    const models::HfConfig published = models::read_hf_config(target.origin);
-    for (const EncoderConfig& e : c_.encoders) {
-      if (std::ranges::find(target.parts, e.spec.name, &PretrainedPart::module) == target.parts.end()) continue;
-      warn_of_preparation(target, e);
-      if (published.model_type != "llava") continue;
-      if (e.spec.feature_layer != published.encoder->feature_layer) {
-        j["vision_feature_layer"] = e.spec.feature_layer;
-        changed = true;
-      }
-      if (e.spec.select != published.encoder->select) {
-        j["vision_feature_select_strategy"] = e.spec.select == "full" ? "full" : "default";
-        changed = true;
-      }
-    }
-    if (c_.llm.bidirectional_media)
-      log::warning("{}: the model was trained with media_attention: bidirectional, which transformers' class lacks",
-                   target.folder);
-    if (changed) text = j.dump(2) + "\n";
-    files::write_atomic((fs::path(target.folder) / "config.json").string(), text);
-  }
-
-  static void warn_of_preparation(const Target& target, const EncoderConfig& e) {
-    if (e.spec.modality != "image") return;
-    data::ImageProcessing base;
-    base.fit = e.image.fit;
-    base.height = base.width = e.spec.image_size;
-    base.patch = e.image.patch;
-    base.merge = e.image.merge;
-    base.frames = e.image.frames;
-    const auto published = data::read_image_preprocessor(target.origin, base);
-    if (published && (published->mean != e.image.mean || published->std != e.image.std ||
-                      published->resample != e.image.resample || published->fit != e.image.fit ||
-                      published->pad_to_square != e.image.pad_to_square || published->resize != e.image.resize))
-      log::warning("{}: keeps the published preparation of pictures, {} was trained with another", target.folder,
-                   e.spec.name);
-  }
-
-  static std::string torch_name(const std::string& dtype) {
-    return dtype == "BF16" ? "bfloat16" : dtype == "F16" ? "float16" : "float32";
-  }
-
-  /// What generation needs to know: tokens that end an answer, and how long a text may be.
-  std::string with_text_ends(const std::string& config) const {
-    auto j = nlohmann::ordered_json::parse(config);
-    j["max_position_embeddings"] = c_.data.max_sequence;
-    nlohmann::ordered_json ends = nlohmann::ordered_json::array();
-    const Preparer preparer(c_);
-    for (const std::vector<data::TokenId>& stop : preparer.chat().stops()) {
-      if (stop.size() == 1) ends.push_back(stop.front());
-    }
-    j["bos_token_id"] = nullptr;
-    j["eos_token_id"] = ends.empty() ? nlohmann::ordered_json(nullptr) : ends;
-    return j.dump(2) + "\n";
-  }
-
-  /// preprocessor_config.json of a tower that was not imported.
-  static std::string preparation_of(const EncoderConfig& e) {
-    const data::ImageProcessing& o = e.image;
-    const bool crop = o.fit == data::ImageFit::crop;
-    nlohmann::ordered_json j = {
-        {"image_processor_type", e.spec.kind == "clip" ? "CLIPImageProcessor" : "SiglipImageProcessor"},
-        {"do_resize", true},
-        {"do_rescale", true},
-        {"do_normalize", true},
-        {"do_convert_rgb", true},
-        {"rescale_factor", 1.0 / 255},
-        {"resample", static_cast<int>(o.resample)},
-        {"image_mean", o.mean},
-        {"image_std", o.std}};
-    const nlohmann::ordered_json box = {{"height", o.height}, {"width", o.width}};
-    j["do_center_crop"] = crop;
-    if (crop) {
-      j["size"] = {{"shortest_edge", o.resize > 0 ? o.resize : std::min(o.height, o.width)}};
-      j["crop_size"] = box;
-    } else {
-      j["size"] = box;
-    }
-    if (o.pad_to_square) j["do_pad"] = true;
-    return j.dump(2) + "\n";
-  }
-
-  /// Name and text of the file that says what a folder without origin holds.
-  std::pair<std::string, std::string> own_config(const Target& target) const {
-    const std::string torch = torch_name(own_dtype());
-    std::string name = "config.json", text;
-    if (target.module == c_.llm.spec.name) text = with_text_ends(models::hf_config_of(c_.llm.spec, torch));
-    for (const EncoderConfig& e : c_.encoders) {
-      if (target.module == e.spec.name) text = encoder_config(e, torch);
-      if (target.module == e.spec.name + ".projector") {
-        name = "projector.json";
-        text = nlohmann::ordered_json{{"kind", e.spec.projector.kind},
-                                      {"in", e.spec.hidden},
-                                      {"hidden", e.spec.projector.hidden},
-                                      {"out", c_.llm.spec.hidden},
-                                      {"bias", e.spec.projector.bias},
-                                      {"activation", e.spec.projector.activation},
-                                      {"encoder", e.spec.name}}
-                   .dump(2) +
-               "\n";
-      }
-    }
-    return {name, text};
-  }
-
   void write_own(const Target& target) const {
-    const std::vector<const run::ParamSpec*> list = parameters_of(model_, target.module);
-    std::map<std::string, const run::ParamSpec*> by_name;
+    std::map<std::string, run::ParamSpec> by_name;
     data::SafeTensors tensors;
-    for (const run::ParamSpec* p : list) {
-      by_name[p->name] = p;
-      data::SafeTensor t{p->name, own_dtype(), p->shape, 0, 0};
-      t.bytes =
-          static_cast<std::uint64_t>(t.numel()) * static_cast<std::uint64_t>(*data::safetensors_bits(t.dtype)) / 8;
-      tensors.push_back(t);
+    for (const run::ParamSpec& p : parameters_of(target.module)) {
+      by_name.emplace(p.name, p);
+      tensors.push_back({p.name, own_dtype(), p.shape, 0, 0});
     }
     // A tower that ends before its last norm: the family's class has one all the same. Its hidden states do not see it.
     std::map<std::string, float> constants;
@@ -406,17 +256,14 @@ class Exporter {
       constants = {{"post_layernorm.weight", 1.0F}, {"post_layernorm.bias", 0.0F}};
     }
     for (const auto& [name, value] : constants) {
-      data::SafeTensor t{name, own_dtype(), {hidden}, 0, 0};
-      t.bytes =
-          static_cast<std::uint64_t>(t.numel()) * static_cast<std::uint64_t>(*data::safetensors_bits(t.dtype)) / 8;
-      tensors.push_back(t);
+      tensors.push_back({name, own_dtype(), {hidden}, 0, 0});
     }
-    const auto [name, text] = own_config(target);
+    const auto [name, text] = own_description(c_, target.module, own_dtype());
     write_tensors(target.folder, tensors, [&](const data::SafeTensor& t, data::SafetensorsWriter& writer) {
       const auto constant = constants.find(t.name);
       if (constant != constants.end())
         return write_floats(writer, t, std::vector<float>(static_cast<std::size_t>(t.numel()), constant->second));
-      write_floats(writer, t, values_of(*by_name.at(t.name)));
+      write_floats(writer, t, values_of(by_name.at(t.name)));
     });
     files::write_atomic((fs::path(target.folder) / name).string(), text);
     for (const EncoderConfig& e : c_.encoders) {
@@ -429,16 +276,9 @@ class Exporter {
         copy_companions(tokenizer.string(), target.folder, {"config.json"});
       } else {
         files::write_atomic((fs::path(target.folder) / tokenizer.filename()).string(),
-                            files::read(tokenizer.string(), kMaxCopied));
+                            files::read(tokenizer.string(), kMaxCompanion));
       }
     }
-  }
-
-  /// Of a tower whose upper layers were not built: the layers that are there.
-  static std::string encoder_config(const EncoderConfig& e, const std::string& torch) {
-    models::EncoderSpec spec = e.spec;
-    spec.layers = models::num_blocks(spec);
-    return models::hf_config_of(spec, torch);
   }
 
   const Config& c_;

@@ -52,34 +52,27 @@ void load_training(Job& job, const run::CheckpointReader& reader, Model& model, 
   load_parts(job, reader, model, parts, stream);
 }
 
-namespace {
-
-/// Adapters of the checkpoint that the model has none for: its weights without them are another model's.
-void refuse_lost_adapters(Job& job, const run::CheckpointReader& reader, const Model& model,
+void refuse_lost_adapters(const run::CheckpointReader& reader, const Model& model,
                           const std::vector<std::string>& chosen) {
-  in_agreement(job.world(), [&] {
-    std::set<std::string> own;
-    for (const run::Stage& stage : model.stages) {
-      for (const run::ParamSpec& p : models::parameters_of(stage)) own.insert("model/" + canonical_name(p));
-    }
-    std::string lost;
-    for (const run::CheckpointReader::Item& item : reader.tensors()) {
-      if (!item.name.starts_with("model/") || !is_adapter(item.name) || own.contains(item.name)) continue;
-      if (std::ranges::find(chosen, owner_of(item.name)) != chosen.end()) lost += fmt::format("\n  {}", item.name);
-    }
-    if (!lost.empty())
-      throw ConfigError(
-          fmt::format("{} was trained with adapters that this configuration lacks; give the module the "
-                      "same `lora`:{}",
-                      reader.path(), lost));
-  });
+  std::set<std::string> own;
+  for (const run::Stage& stage : model.stages) {
+    for (const run::ParamSpec& p : models::parameters_of(stage)) own.insert("model/" + canonical_name(p));
+  }
+  std::string lost;
+  for (const run::CheckpointReader::Item& item : reader.tensors()) {
+    if (!item.name.starts_with("model/") || !is_adapter(item.name) || own.contains(item.name)) continue;
+    if (std::ranges::find(chosen, owner_of(item.name)) != chosen.end()) lost += fmt::format("\n  {}", item.name);
+  }
+  if (!lost.empty())
+    throw ConfigError(
+        fmt::format("{} was trained with adapters that this configuration lacks; give the module the "
+                    "same `lora`:{}",
+                    reader.path(), lost));
 }
-
-}  // namespace
 
 void load_weights(Job& job, const run::CheckpointReader& reader, Model& model, const std::vector<std::string>& chosen,
                   const Stream& stream, bool fresh_adapters) {
-  refuse_lost_adapters(job, reader, model, chosen);
+  in_agreement(job.world(), [&] { refuse_lost_adapters(reader, model, chosen); });
   std::vector<run::TensorPart> parts;
   for (const run::SavedPart& p : run::saved_parts(model.placed(), model.uses, nullptr)) {
     if (std::ranges::find(chosen, owner_of(p.name)) == chosen.end()) continue;

@@ -15,6 +15,11 @@ namespace mmt::app {
 void load_training(Job& job, const run::CheckpointReader& reader, Model& model, const run::Optimizer& optimizer,
                    const Stream& stream);
 
+/// Throws ConfigError for adapters in the checkpoint, of the modules that `chosen` names, that the model has none for:
+/// its weights without them are another model's.
+void refuse_lost_adapters(const run::CheckpointReader& reader, const Model& model,
+                          const std::vector<std::string>& chosen);
+
 /// Weights alone of the modules that `chosen` names (and their projectors). Throws Agreed for a tensor that is missing
 /// or has another shape, and for adapters in the checkpoint that the model lacks. `fresh_adapters`: those that the
 /// checkpoint lacks keep their fresh values.

@@ -1,5 +1,7 @@
 #include "core/data/json_guard.h"
 
+#include "core/error.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,6 +54,14 @@ nlohmann::json parse_json(std::string_view text, int max_depth, std::string& err
     error = fmt::format("1:1: {}", e.what());
   }
   return nlohmann::json(nlohmann::json::value_t::discarded);
+}
+
+nlohmann::json parse_json_object(std::string_view text, int max_depth, const std::string& path, std::string_view kind) {
+  std::string error;
+  nlohmann::json root = parse_json(text, max_depth, error);
+  if (root.is_discarded()) throw ConfigError(fmt::format("{}:{}", path, error));
+  if (!root.is_object()) throw ConfigError(fmt::format("{}: is no {}: not an object", path, kind));
+  return root;
 }
 
 }  // namespace mmt::data

@@ -112,10 +112,7 @@ void read_sizes(const Preprocessor& p, ImageProcessing& o) {
 }  // namespace
 
 ImageProcessing parse_image_preprocessor(std::string_view json, const std::string& path, const ImageProcessing& base) {
-  std::string error;
-  const nlohmann::json root = parse_json(json, kMaxDepth, error);
-  if (root.is_discarded()) throw ConfigError(fmt::format("{}:{}", path, error));
-  if (!root.is_object()) throw ConfigError(fmt::format("{}: is no preprocessor file: not an object", path));
+  const nlohmann::json root = parse_json_object(json, kMaxDepth, path, "preprocessor file");
   const Preprocessor p(
       root.contains("image_processor") && root["image_processor"].is_object() ? root["image_processor"] : root, path);
   ImageProcessing o = base;

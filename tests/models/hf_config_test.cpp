@@ -281,3 +281,18 @@ TEST_CASE("a Qwen2-VL is read flat and nested") {
              }),
              Catch::Contains("vision_config.hidden_size"));
 }
+
+TEST_CASE("layers are called in memory as the class that loads the folder has them") {
+  const auto prefix = [](const std::string& json, HfPart part) { return memory_prefix(parse(json), part); };
+  // As named_parameters of transformers 5.24 shows them.
+  CHECK(prefix(R"({"model_type": "llama"})", HfPart::llm).empty());
+  CHECK(prefix(R"({"model_type": "llava"})", HfPart::llm) == "model.language_model.");
+  CHECK(prefix(R"({"model_type": "llava"})", HfPart::vision) == "model.vision_tower.");
+  CHECK(prefix(R"({"model_type": "llava"})", HfPart::projector) == "model.multi_modal_projector.");
+  CHECK(prefix(R"({"model_type": "clip_vision_model"})", HfPart::vision).empty());
+  CHECK(prefix(R"({"model_type": "clip"})", HfPart::vision) == "vision_model.");
+  CHECK(prefix(R"({"model_type": "whisper", "architectures": ["WhisperModel"]})", HfPart::audio) == "encoder.");
+  CHECK(prefix(R"({"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]})", HfPart::audio) ==
+        "model.encoder.");
+  CHECK(prefix(R"({"model_type": "whisper", "architectures": ["WhisperEncoder"]})", HfPart::audio).empty());
+}
