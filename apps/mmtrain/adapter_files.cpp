@@ -1,6 +1,6 @@
 #include "apps/mmtrain/adapter_files.h"
 
-#include "core/data/safetensors_writer.h"
+#include "core/data/weights/safetensors_writer.h"
 #include "core/files.h"
 #include "parallel/run/checkpoint_pieces.h"
 

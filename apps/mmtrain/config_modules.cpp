@@ -1,7 +1,7 @@
 // The `modules` section: one entry a module, its role decides the keys.
 #include "apps/mmtrain/config_read.h"
-#include "core/data/preprocessor_config.h"
-#include "core/data/safetensors.h"
+#include "core/data/media/preprocessor_config.h"
+#include "core/data/weights/safetensors.h"
 #include "models/hf_adapter.h"
 #include "models/hf_config.h"
 

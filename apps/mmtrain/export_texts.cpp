@@ -1,7 +1,7 @@
 #include "apps/mmtrain/export_texts.h"
 
 #include "apps/mmtrain/dataset.h"
-#include "core/data/preprocessor_config.h"
+#include "core/data/media/preprocessor_config.h"
 #include "core/files.h"
 #include "core/log.h"
 #include "models/hf_config.h"

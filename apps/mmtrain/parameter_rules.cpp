@@ -1,6 +1,6 @@
 #include "apps/mmtrain/parameter_rules.h"
 
-#include "core/data/regex.h"
+#include "core/data/text/regex.h"
 
 #include <fmt/ranges.h>
 

@@ -3,7 +3,7 @@
 
 #include "apps/mmtrain/job.h"
 #include "apps/mmtrain/model.h"
-#include "core/data/safetensors.h"
+#include "core/data/weights/safetensors.h"
 #include "models/hf_names.h"
 
 #include <map>

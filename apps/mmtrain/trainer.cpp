@@ -6,7 +6,7 @@
 #include "apps/mmtrain/shared_loading.h"
 #include "apps/mmtrain/signals.h"
 #include "apps/mmtrain/state.h"
-#include "core/data/regex.h"
+#include "core/data/text/regex.h"
 #include "core/log.h"
 #include "kernels/backend.h"
 

@@ -3,7 +3,7 @@
 // stopped build goes on where it ended.
 #pragma once
 
-#include "core/data/record_source.h"
+#include "core/data/records/record_source.h"
 #include "core/data/sample.h"
 #include "core/error.h"
 

@@ -1,8 +1,8 @@
 // From a record and the sizes of its media to rows: ids, labels and the segment runs that planning needs.
 #pragma once
 
-#include "core/data/chat_template.h"
-#include "core/data/encoder_input.h"
+#include "core/data/media/encoder_input.h"
+#include "core/data/text/chat_template.h"
 
 #include <cstdint>
 #include <string>

@@ -1,6 +1,6 @@
 // Published models (Hugging Face folders) in and out: what PyTorch computes with them, and that nothing is lost.
 // tests/data/pretrained holds tiny models as transformers saves them; scripts/reference/ made them and the numbers.
-#include "core/data/safetensors.h"
+#include "core/data/weights/safetensors.h"
 #include "tests/apps/dump_file.h"
 #include "tests/apps/fixture.h"
 #include "tests/support/named_values.h"

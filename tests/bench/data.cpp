@@ -3,10 +3,10 @@
 #include "bench/bench.h"
 #include "bench/made_data.h"
 
-#include "core/data/audio.h"
-#include "core/data/image.h"
-#include "core/data/preprocess.h"
-#include "core/data/tokenizer.h"
+#include "core/data/media/audio.h"
+#include "core/data/media/image.h"
+#include "core/data/media/preprocess.h"
+#include "core/data/text/tokenizer.h"
 #include "core/error.h"
 
 #include <omp.h>

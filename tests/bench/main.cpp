@@ -2,7 +2,7 @@
 #include "bench/bench.h"
 #include "bench/reduction.h"
 
-#include "core/data/regex.h"
+#include "core/data/text/regex.h"
 #include "core/error.h"
 #include "kernels/cpu/isa.h"
 #include "parallel/comm/mpi/world.h"

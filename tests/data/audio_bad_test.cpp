@@ -1,5 +1,5 @@
 // Sounds that are none, are damaged, or whose header asks for too much.
-#include "core/data/audio.h"
+#include "core/data/media/audio.h"
 #include "tests/data/media_files.h"
 
 #include <limits>

@@ -1,5 +1,5 @@
 // Decoded and resampled sound against soundfile and soxr's Python binding, and against the tone that went in.
-#include "core/data/audio.h"
+#include "core/data/media/audio.h"
 #include "tests/data/media_files.h"
 
 #include <limits>

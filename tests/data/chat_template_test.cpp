@@ -1,9 +1,9 @@
 // Templates against the strings of the models' own code, labels against the text they must cover.
-#include "core/data/chat_template.h"
+#include "core/data/text/chat_template.h"
 
 #include <catch2/catch.hpp>
 
-#include "core/data/record_file.h"
+#include "core/data/records/record_file.h"
 #include "tests/data/text_support.h"
 
 using namespace mmt;

@@ -1,5 +1,5 @@
 // Pictures of any size become rows as transformers' Qwen2-VL processor makes them from real files.
-#include "core/data/encoder_input.h"
+#include "core/data/media/encoder_input.h"
 #include "core/data/sample.h"
 #include "tests/data/media_files.h"
 #include "tests/data/text_support.h"

@@ -1,5 +1,5 @@
 // Files to rows of the encoders: shapes from headers equal what loading makes; faults name the sample and the file.
-#include "core/data/encoder_input.h"
+#include "core/data/media/encoder_input.h"
 
 #include <catch2/catch.hpp>
 #include <thread>
@@ -107,7 +107,8 @@ TEST_CASE("media faults name the sample and the file") {
   fails(eyes, folder.path(), missing_file);
   fails(eyes, folder.write("page.jpg", "<html><body>404</body></html>"), not_an_image);
   fails(eyes, folder.write("empty.png", ""), not_an_image);
-  fails(eyes, folder.write("big.jpg", std::string("\xff\xd8\xff\xfe\xff\xff") + std::string(300000, 'x')), corrupt_image);
+  fails(eyes, folder.write("big.jpg", std::string("\xff\xd8\xff\xfe\xff\xff") + std::string(300000, 'x')),
+        corrupt_image);
   fails(ears, folder.write("page.wav", "<html>"), not_audio);
   fails(ears, folder.write("short.wav", wav(16000, 100)), audio_too_short);
   fails(ears, folder.write("low.wav", wav(1, 100)), audio_rate);

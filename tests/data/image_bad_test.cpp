@@ -1,5 +1,5 @@
 // Pictures that are none, are damaged or are too large: the right error, and nothing allocated for them.
-#include "core/data/image.h"
+#include "core/data/media/image.h"
 #include "tests/data/media_files.h"
 
 using namespace mmt;

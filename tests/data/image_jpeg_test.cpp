@@ -1,5 +1,5 @@
 // JPEG forms that Pillow does not write, made here with the library's encoder.
-#include "core/data/image.h"
+#include "core/data/media/image.h"
 #include "tests/data/media_files.h"
 
 #include <cstdio>

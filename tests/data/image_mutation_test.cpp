@@ -1,6 +1,6 @@
 // Thousands of damaged copies of every fixture: only DataError may come out, and the header and the decoder agree.
-#include "core/data/audio.h"
-#include "core/data/image.h"
+#include "core/data/media/audio.h"
+#include "core/data/media/image.h"
 #include "tests/data/media_files.h"
 
 #include <random>

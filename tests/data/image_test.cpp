@@ -1,5 +1,5 @@
 // Decoded pictures against Pillow, or against the pixels that went in.
-#include "core/data/image.h"
+#include "core/data/media/image.h"
 #include "tests/data/media_files.h"
 
 #include <set>

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "core/data/index_file.h"
-#include "core/data/record_file.h"
+#include "core/data/records/record_file.h"
 #include "core/log.h"
 #include "tests/data/text_support.h"
 

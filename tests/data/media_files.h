@@ -1,7 +1,7 @@
 // Shared by the tests of pictures and sound: fixtures, goldens and expected errors.
 #pragma once
 
-#include "core/data/image.h"
+#include "core/data/media/image.h"
 #include "core/error.h"
 
 #include <catch2/catch.hpp>

@@ -1,6 +1,6 @@
 // Log-mel spectrograms against transformers' WhisperFeatureExtractor (numpy) and a plain numpy computation.
-#include "core/data/mel.h"
-#include "core/data/preprocess.h"
+#include "core/data/media/mel.h"
+#include "core/data/media/preprocess.h"
 #include "tests/data/media_files.h"
 
 using namespace mmt;

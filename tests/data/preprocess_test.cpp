@@ -1,5 +1,5 @@
 // CLIP and SigLIP preprocessing against transformers' Pillow processors.
-#include "core/data/preprocess.h"
+#include "core/data/media/preprocess.h"
 #include "tests/data/media_files.h"
 
 using namespace mmt;

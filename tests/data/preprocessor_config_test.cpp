@@ -1,5 +1,5 @@
 // preprocessor_config.json of vision towers, and what in one cannot be followed.
-#include "core/data/preprocessor_config.h"
+#include "core/data/media/preprocessor_config.h"
 #include "core/error.h"
 #include "tests/support/message_of.h"
 

@@ -3,7 +3,7 @@
 #include <random>
 #include <thread>
 
-#include "core/data/record_file.h"
+#include "core/data/records/record_file.h"
 #include "tests/data/text_support.h"
 
 using namespace mmt;

@@ -1,5 +1,5 @@
 // The resize against hashes of Pillow's results.
-#include "core/data/resize.h"
+#include "core/data/media/resize.h"
 #include "tests/data/media_files.h"
 
 #include <sstream>

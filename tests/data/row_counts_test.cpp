@@ -1,4 +1,4 @@
-#include "core/data/row_counts.h"
+#include "core/data/media/row_counts.h"
 #include "core/error.h"
 #include "tests/data/media_files.h"
 

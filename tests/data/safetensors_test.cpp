@@ -1,6 +1,6 @@
 // Files by hand from the specification, and every way in which one can lie.
-#include "core/data/safetensors.h"
-#include "core/data/safetensors_writer.h"
+#include "core/data/weights/safetensors.h"
+#include "core/data/weights/safetensors_writer.h"
 #include "core/error.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"

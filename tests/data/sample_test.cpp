@@ -4,7 +4,7 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "core/data/record_file.h"
+#include "core/data/records/record_file.h"
 #include "tests/data/text_support.h"
 
 using namespace mmt;

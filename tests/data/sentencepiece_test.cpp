@@ -1,5 +1,5 @@
 // SentencePiece models: what lies beside them, and that damaged ones are refused before the library sees them.
-#include "core/data/sentencepiece_file.h"
+#include "core/data/text/sentencepiece_file.h"
 
 #include <catch2/catch.hpp>
 #include <random>

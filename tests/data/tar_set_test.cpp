@@ -1,5 +1,5 @@
 // Samples of tar shards: records, media, faults, the second start, and the whole way to loaded rows.
-#include "core/data/tar_set.h"
+#include "core/data/records/tar_set.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>

@@ -1,12 +1,12 @@
 // Tar shards: where members lie, how they make samples, what is refused, what is kept for the next start.
-#include "core/data/tar_shard.h"
+#include "core/data/records/tar_shard.h"
 
 #include <catch2/catch.hpp>
 #include <clocale>
 #include <random>
 #include <sstream>
 
-#include "core/data/shard_paths.h"
+#include "core/data/records/shard_paths.h"
 #include "tests/data/tar_support.h"
 #include "tests/data/text_support.h"
 #include "tests/support/message_of.h"

@@ -1,8 +1,8 @@
 // What the text tests share: folders that vanish, tokenizers with chosen special tokens, encoders without media codecs.
 #pragma once
 
-#include "core/data/encoder_input.h"
-#include "core/data/tokenizer.h"
+#include "core/data/media/encoder_input.h"
+#include "core/data/text/tokenizer.h"
 #include "core/error.h"
 #include "tests/support/temp_folder.h"
 

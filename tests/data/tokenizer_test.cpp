@@ -1,6 +1,6 @@
 // The tokenizer against the `tokenizers` and `sentencepiece` packages (goldens made by
 // scripts/reference/tokenizer_cases.py), its limits, and what it refuses.
-#include "core/data/tokenizer.h"
+#include "core/data/text/tokenizer.h"
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -9,8 +9,8 @@
 #include <random>
 #include <thread>
 
-#include "core/data/bpe.h"
-#include "core/data/utf8.h"
+#include "core/data/text/bpe.h"
+#include "core/data/text/utf8.h"
 #include "core/error.h"
 #include "tests/data/text_support.h"
 

@@ -3,10 +3,10 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "core/data/record_file.h"
-#include "core/data/safetensors.h"
-#include "core/data/tar_set.h"
-#include "core/data/tokenizer.h"
+#include "core/data/records/record_file.h"
+#include "core/data/records/tar_set.h"
+#include "core/data/text/tokenizer.h"
+#include "core/data/weights/safetensors.h"
 #include "core/error.h"
 #include "tests/fuzz/checksums.h"
 #include "tests/fuzz/target.h"

@@ -1,5 +1,5 @@
 // What lies beside published weights: config.json, adapter_config.json, preprocessor_config.json.
-#include "core/data/preprocessor_config.h"
+#include "core/data/media/preprocessor_config.h"
 #include "core/error.h"
 #include "models/hf_adapter.h"
 #include "models/hf_config.h"

@@ -3,8 +3,8 @@
 #include <span>
 #include <stdexcept>
 
-#include "core/data/audio.h"
-#include "core/data/image.h"
+#include "core/data/media/audio.h"
+#include "core/data/media/image.h"
 #include "core/error.h"
 #include "tests/fuzz/checksums.h"
 #include "tests/fuzz/target.h"

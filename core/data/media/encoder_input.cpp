@@ -1,0 +1,184 @@
+#include "core/data/media/encoder_input.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <mutex>
+
+#include "core/error.h"
+
+namespace mmt::data {
+namespace {
+
+constexpr std::int64_t kMaxMediaBytes = std::int64_t{2} << 30;
+constexpr std::int64_t kHeaderBytes = std::int64_t{256} << 10;
+
+/// Processors hold scratch memory, so a thread borrows one at a time; there are as many as were ever in use at once.
+template <class Processor, class Options> class Pool {
+ public:
+  explicit Pool(const Options& options) : options_(options) {}
+
+  template <class Use> void use(Use&& work) {
+    std::unique_ptr<Processor> processor;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!free_.empty()) {
+        processor = std::move(free_.back());
+        free_.pop_back();
+      }
+    }
+    if (!processor) processor = std::make_unique<Processor>(options_);
+    work(*processor);  // after an exception the processor is not used again
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(processor));
+  }
+
+ private:
+  Options options_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Processor>> free_;
+};
+
+std::uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
+
+std::int32_t narrow(std::int64_t n) {
+  MMT_CHECK(n >= 0 && n <= std::numeric_limits<std::int32_t>::max(), "{} rows", n);
+  return static_cast<std::int32_t>(n);
+}
+
+ImageInfo image_header(const MediaSource& source, const ImageOptions& options, const std::string& where) {
+  std::vector<std::byte> bytes = source.read(where, kMaxMediaBytes, DataFault::image_too_large, kHeaderBytes);
+  if (static_cast<std::int64_t>(bytes.size()) == kHeaderBytes) {  // there may be more
+    // A JPEG has all that matters in front; others may keep their orientation behind the pixels.
+    if (bytes[0] == std::byte{0xFF} && bytes[1] == std::byte{0xD8}) {
+      try {
+        return read_image_info(bytes, options, where);
+      } catch (const DataError&) {  // the header is longer than usual
+      }
+    }
+    bytes = source.read(where, kMaxMediaBytes, DataFault::image_too_large);
+  }
+  return read_image_info(bytes, options, where);
+}
+
+std::vector<ItemShape> audio_shapes(const AudioProcessing& processing, std::int64_t samples, const std::string& where) {
+  check_audio_length(processing.rows, samples, processing.rate, where);
+  std::vector<ItemShape> shapes;
+  for (const AudioChunk& chunk : audio_chunks(processing.rows, samples)) {
+    shapes.push_back({narrow(chunk.rows),
+                      narrow(chunk.encoder_rows),
+                      narrow(chunk.frames),
+                      processing.num_mel_bins,
+                      {narrow(chunk.first_sample), narrow(chunk.valid_frames), narrow(chunk.valid_rows)}});
+  }
+  if (shapes.empty()) throw DataError(DataFault::audio_too_short, where, "the clip gives no rows");
+  return shapes;
+}
+
+ItemShape picture_shape(const ImageProcessing& processing, bool class_token, VisionSelect select, int width, int height,
+                        const std::string& where) {
+  const PatchGrid grid = processing.grid(processing.size_of(width, height, where));
+  const std::int64_t square = std::int64_t{processing.merge} * processing.merge;
+  return {narrow(vision_output_rows(grid, class_token, select) / square),
+          narrow(vision_encoder_rows(grid, class_token)),
+          narrow(grid.count()),
+          narrow(processing.cols()),
+          {1, narrow(grid.rows), narrow(grid.cols)}};
+}
+
+std::string in_source(const std::string& where, const MediaSource& source) {
+  return fmt::format("{}: {}", where, source.name());
+}
+
+}  // namespace
+
+EncoderInput image_input(const std::string& module, const ImageOptions& options, const ImageProcessing& processing,
+                         bool class_token, VisionSelect select, std::int32_t max_rows) {
+  MMT_CHECK(processing.merge == 1 || !class_token, "{}: a class row among merged patches", module);
+  EncoderInput input;
+  input.module = module;
+  input.modality = Modality::image;
+  input.max_rows = max_rows;
+  input.merge = processing.merge;
+  std::string all =
+      fmt::format("image {} {} {} {} {} {} {} {} {} {} {} {}", options.apply_exif, options.max_decode_pixels,
+                  static_cast<int>(processing.fit), processing.height, processing.width, processing.resize,
+                  processing.pad_to_square, processing.max_canvas_pixels, processing.patch, class_token,
+                  static_cast<int>(select), max_rows);
+  if (processing.fit == ImageFit::dynamic || processing.merge > 1 || processing.frames > 1) {
+    const PixelRule& rule = processing.pixels;
+    all += fmt::format(" {} {} {} {} {}", processing.merge, processing.frames, rule.factor, rule.min_pixels,
+                       rule.max_pixels);
+  }
+  input.key = hash_of(all);
+  const auto shape_of = [processing, class_token, select](int width, int height, const std::string& where) {
+    return picture_shape(processing, class_token, select, width, height, where);
+  };
+  input.measure = [options, processing, shape_of](const MediaSource& source, const std::string& where) {
+    const std::string place = in_source(where, source);
+    const ImageInfo info = image_header(source, options, place);
+    const std::int64_t side = std::max(info.width, info.height);
+    if (processing.pad_to_square && side * side > processing.max_canvas_pixels) {
+      throw DataError(DataFault::image_too_large, place,
+                      fmt::format("a square canvas for {} x {} has more than {} pixels", info.width, info.height,
+                                  processing.max_canvas_pixels));
+    }
+    return std::vector<ItemShape>{shape_of(info.width, info.height, place)};
+  };
+  auto pool = std::make_shared<Pool<ImageProcessor, ImageProcessing>>(processing);
+  input.load = [options, shape_of, pool](const MediaSource& source, const std::string& where, const ItemShape& planned,
+                                         int part, std::span<float> out) {
+    MMT_CHECK(part == 0, "part {} of a picture", part);
+    const std::string place = in_source(where, source);
+    const Image image = decode_image(source.read(place, kMaxMediaBytes, DataFault::image_too_large), options, place);
+    if (shape_of(image.width, image.height, place) != planned) {
+      throw DataError(DataFault::corrupt_image, place,
+                      "the picture has another size than the index says; has it changed?");
+    }
+    pool->use([&](ImageProcessor& p) { p.patches(image, out, place); });
+  };
+  return input;
+}
+
+EncoderInput audio_input(const std::string& module, const AudioOptions& options, const AudioProcessing& processing,
+                         std::int32_t max_rows) {
+  EncoderInput input;
+  input.module = module;
+  input.modality = Modality::audio;
+  input.max_rows = max_rows;
+  const AudioRowRule& rule = processing.rows;
+  input.key = hash_of(fmt::format("audio {} {} {} {} {} {} {} {} {} {} {} {} {}", options.rate, options.min_rate,
+                                  options.max_rate, options.max_seconds, static_cast<int>(rule.window),
+                                  static_cast<int>(rule.over_long), rule.max_frames, rule.hop, rule.pool,
+                                  processing.rate, processing.num_mel_bins, processing.fft, max_rows));
+  input.measure = [options, processing](const MediaSource& source, const std::string& where) {
+    const std::string place = in_source(where, source);
+    const AudioInfo info =
+        read_audio_info(source.read(place, kMaxMediaBytes, DataFault::audio_too_long), options, place);
+    return audio_shapes(processing, info.samples, place);
+  };
+  auto pool = std::make_shared<Pool<AudioProcessor, AudioProcessing>>(processing);
+  input.load = [options, processing, pool](const MediaSource& source, const std::string& where,
+                                           const ItemShape& planned, int part, std::span<float> out) {
+    const std::string place = in_source(where, source);
+    const Audio audio = decode_audio(source.read(place, kMaxMediaBytes, DataFault::audio_too_long), options, place);
+    const auto samples = static_cast<std::int64_t>(audio.samples.size());
+    const auto chunks = audio_chunks(processing.rows, samples);
+    const auto shapes = audio_shapes(processing, samples, place);
+    const auto p = static_cast<std::size_t>(part);
+    if (part < 0 || p >= shapes.size() || shapes[p] != planned) {
+      throw DataError(DataFault::corrupt_audio, place,
+                      "the clip has another length than the index says; has it changed?");
+    }
+    const std::span<const float> clip =
+        std::span(audio.samples)
+            .subspan(static_cast<std::size_t>(chunks[p].first_sample), static_cast<std::size_t>(chunks[p].samples));
+    pool->use([&](AudioProcessor& processor) { processor.log_mel(clip, out, place); });
+  };
+  return input;
+}
+
+}  // namespace mmt::data
