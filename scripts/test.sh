@@ -26,7 +26,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 export OMPI_MCA_mpi_yield_when_idle=1 OMP_WAIT_POLICY=passive
 mark=$SECONDS
 status=0
-ctest --preset release -LE slow -j "$jobs" "$@" || status=$?
+ctest --preset release -LE 'slow|isa' -j "$jobs" "$@" || status=$?
 echo "test: $((SECONDS - mark)) s: tests"
 echo "test: $((SECONDS - begin)) s in all"
 exit "$status"

@@ -16,7 +16,7 @@ struct Arguments {
   std::vector<std::string> overrides;  ///< --set a.b=c
   bool json = false;                   ///< a result for programs on standard output
   std::string checkpoint;              ///< eval, generate, inspect: a checkpoint folder; empty: the run's newest
-  std::string out;                     ///< dump, profile: a file to write; export: a folder
+  std::string out;                     ///< dump, profile: a file to write; import, export: a folder
   // dump
   std::int64_t step = 1;
   bool logits = false;
@@ -51,6 +51,7 @@ int run_index(Job& job, const Arguments& arguments);
 int run_validate(Job& job, const Arguments& arguments);
 int run_plan(Job& job, const Arguments& arguments);
 int run_simulate(Job& job, const Arguments& arguments);
+int run_import(Job& job, const Arguments& arguments);
 int run_export(Job& job, const Arguments& arguments);
 int run_inspect(Job& job, const Arguments& arguments);
 int run_env(Job& job, const Arguments& arguments);

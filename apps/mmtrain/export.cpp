@@ -70,11 +70,8 @@ class Exporter {
     std::vector<std::string> modules = {c_.llm.spec.name};
     for (const EncoderConfig& e : c_.encoders) modules.push_back(e.spec.name);
     refuse_lost_adapters(checkpoint_, model_, modules);
+    check_new_folder(options_.out);
     std::error_code error;
-    if (fs::exists(options_.out, error) && !fs::is_directory(options_.out, error))
-      throw ConfigError(fmt::format("--out {}: is not a folder", options_.out));
-    if (fs::exists(options_.out, error) && !fs::is_empty(options_.out, error))
-      throw ConfigError(fmt::format("{}: is there and not empty: give --out a new folder", options_.out));
     std::vector<Target> targets = targets_of(c_, options_.out);
     for (Target& target : targets) check(target);  // what can be refused is refused before anything is written
     for (const Target& target : targets) {

@@ -32,25 +32,8 @@ bool all_start_from_weights(const Config& c) {
          });
 }
 
-}  // namespace
-
-std::string resolve_checkpoint(Job& job, const std::string& path) {
-  if (const auto found = find_checkpoint(job, path)) return *found;
-  throw Agreed(kUsage, fmt::format("{} holds no checkpoint: train first, or give --checkpoint", path));
-}
-
-/// Shapes alone do not show that heads, windows or the template are others than in training.
-void warn_of_changes(const std::string& before, const std::string& now) {
-  std::string text;
-  for (const config::Change& c : config::diff(before, now)) {
-    const bool model = c.key.starts_with("modules.") && c.key.find("trainable") == std::string::npos &&
-                       c.key.find("frozen") == std::string::npos && c.key.find(".init") == std::string::npos;
-    if (model || c.key.starts_with("data.template")) text += "\n  " + to_string(c);
-  }
-  if (!text.empty()) log::warning("this is not the model that the checkpoint was trained as:{}", text);
-}
-
-Inference load_inference(Job& job, const Config& config, const std::string& checkpoint, bool whole) {
+/// The model without its weights.
+Inference build(Job& job, const Config& config, bool whole) {
   Inference inference;
   inference.config = config;
   inference.stream = cpu_stream();
@@ -71,9 +54,43 @@ Inference load_inference(Job& job, const Config& config, const std::string& chec
     choice.apply(*inference.model);
   });
   make_stores(*inference.model, job.world(), inference.stream);
+  return inference;
+}
+
+void load_first_weights(Job& job, Inference& inference) {
+  initialize_model(*inference.model, inference.config.run.seed, inference.stream);
+  load_initial(job, inference.config, *inference.model, inference.stream);
+}
+
+}  // namespace
+
+std::string resolve_checkpoint(Job& job, const std::string& path) {
+  if (const auto found = find_checkpoint(job, path)) return *found;
+  throw Agreed(kUsage, fmt::format("{} holds no checkpoint: train first, or give --checkpoint", path));
+}
+
+/// Shapes alone do not show that heads, windows or the template are others than in training.
+void warn_of_changes(const std::string& before, const std::string& now) {
+  std::string text;
+  for (const config::Change& c : config::diff(before, now)) {
+    const bool model = c.key.starts_with("modules.") && c.key.find("trainable") == std::string::npos &&
+                       c.key.find("frozen") == std::string::npos && c.key.find(".init") == std::string::npos;
+    if (model || c.key.starts_with("data.template")) text += "\n  " + to_string(c);
+  }
+  if (!text.empty()) log::warning("this is not the model that the checkpoint was trained as:{}", text);
+}
+
+Inference load_start(Job& job, const Config& config) {
+  Inference inference = build(job, config, false);
+  load_first_weights(job, inference);
+  return inference;
+}
+
+Inference load_inference(Job& job, const Config& config, const std::string& checkpoint, bool whole) {
+  Inference inference = build(job, config, whole);
+  const Config& c = inference.config;
   if (checkpoint.empty() && all_start_from_weights(c) && !find_checkpoint(job, c.run.output_dir)) {
-    initialize_model(*inference.model, c.run.seed, inference.stream);
-    load_initial(job, c, *inference.model, inference.stream);
+    load_first_weights(job, inference);
     log::info("{} holds no checkpoint: the weights are those that training would start from", c.run.output_dir);
     return inference;
   }

@@ -23,6 +23,9 @@ struct Inference {
 /// `whole`: every rank holds all of the model, whatever the layout.
 Inference load_inference(Job& job, const Config& config, const std::string& checkpoint, bool whole = false);
 
+/// Collective. The same with the weights that training would start from, random where a module has no `init`.
+Inference load_start(Job& job, const Config& config);
+
 /// Warns of what differs between the resolved configs of a checkpoint and of now and makes another model.
 void warn_of_changes(const std::string& before, const std::string& now);
 

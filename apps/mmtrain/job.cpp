@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <new>
 
 namespace mmt::app {
@@ -225,6 +226,15 @@ int run_command(const std::function<int(Job&)>& command, int* argc, char*** argv
     if (job == nullptr || job->rank() == 0) log::error("{}", f.message);
     return f.code;
   }
+}
+
+void check_new_folder(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::exists(path, error)) return;
+  if (!fs::is_directory(path, error)) throw ConfigError(fmt::format("--out {}: is not a folder", path));
+  if (!fs::is_empty(path, error))
+    throw ConfigError(fmt::format("{}: is there and not empty: give --out a new folder", path));
 }
 
 }  // namespace mmt::app

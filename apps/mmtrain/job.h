@@ -81,4 +81,7 @@ class Job {
 /// Runs a command and turns what it throws into one message and an exit code.
 int run_command(const std::function<int(Job&)>& command, int* argc, char*** argv);
 
+/// For `--out`. ConfigError where there is something that is not an empty folder.
+void check_new_folder(const std::string& path);
+
 }  // namespace mmt::app

@@ -101,6 +101,9 @@ int main(int argc, char** argv) {
                        "replay a step that log.trace recorded, from the processor time of its actions");
   simulate->add_option("--out", a.out, "folder for timeline.html and trace.json of each schedule");
 
+  CLI::App* importing = add("import", "write what training would start from as a checkpoint", run_import, true);
+  importing->add_option("--out", a.out, "folder to make")->required();
+
   CLI::App* exporting = add("export", "write a checkpoint as folders that from_pretrained loads", run_export, true);
   add_checkpoint(exporting);
   exporting->add_option("--out", a.out, "folder to make")->required();

@@ -425,6 +425,23 @@ TEST_CASE("a published model is evaluated and asked without training") {
                   {"no checkpoint"});
 }
 
+TEST_CASE("an import holds what training would start from") {
+  const PretrainedRun p;
+  const fs::path out = p.folder() / "out", weights = p.folder() / "llava_clip/model.safetensors";
+  const int ranks = GENERATE(0, 2);
+  Set set;
+  if (ranks == 2) set = {"parallel.layout.all.pp=2", "parallel.layout.all.dp=1"};
+  require_done(p.run("import", "llava_clip.yaml", set, {.ranks = ranks}, {"--out", out.string()}));
+  require_refused(p.run("import", "llava_clip.yaml", {}, {}, {"--out", out.string()}), {"not empty"});
+  require_refused(p.run("import", "llava_clip.yaml", {}, {}, {"--out", weights.string()}), {"not a folder"});
+  fs::remove(weights);  // from now on the checkpoint alone has them
+  const std::string both = fmt::format("{{hf: {}, checkpoint: {}}}", (p.folder() / "llava_clip").string(),
+                                       (out / "step_00000000").string());
+  CHECK(joined(wrong_numbers(p.dump("llava_clip.yaml", {"modules.eyes.init=" + both, "modules.llm.init=" + both}),
+                             p.expected("llava_clip")))
+            .empty());
+}
+
 TEST_CASE("an export says what it cannot do") {
   const PretrainedRun p;
   require_done(p.run("train", "llama3.yaml"));
