@@ -251,12 +251,7 @@ void read_llava(const HfJson& j, HfConfig& c) {
   c.has_projector = true;
 }
 
-void read_qwen2_vl(const HfJson& j, HfConfig& c) {
-  // Transformers 4 writes the LLM's keys at the top.
-  const LlmFamily& family = *family_of(kLlms, "qwen2_vl_text");
-  c.llm = read_llm(j.has("text_config") ? j.object("text_config") : j, family);
-  tie_if_either(j, *c.llm);
-  const HfJson vision = j.object("vision_config");
+EncoderSpec read_qwen2_vl_tower(const HfJson& vision) {
   EncoderSpec s = encoder_preset("qwen2_vl");
   s.hidden = vision.count("embed_dim", 1280);
   s.layers = layers_of(vision, "depth", 32);
@@ -272,11 +267,20 @@ void read_qwen2_vl(const HfJson& j, HfConfig& c) {
   for (const char* key : {"in_channels", "in_chans"}) {
     if (vision.has(key) && vision.count(key, 3) != 3) vision.refuse(key, "only 3 are supported");
   }
-  if (vision.has("hidden_size") && vision.count("hidden_size", 1) != c.llm->hidden)
-    vision.refuse("hidden_size", fmt::format("is not the LLM's width {}", c.llm->hidden));
   s.projector.kind = "merger";
   s.projector.hidden = s.hidden * s.merge * s.merge;
-  c.encoder = s;
+  return s;
+}
+
+void read_qwen2_vl(const HfJson& j, HfConfig& c) {
+  // Transformers 4 writes the LLM's keys at the top.
+  const LlmFamily& family = *family_of(kLlms, "qwen2_vl_text");
+  c.llm = read_llm(j.has("text_config") ? j.object("text_config") : j, family);
+  tie_if_either(j, *c.llm);
+  const HfJson vision = j.object("vision_config");
+  c.encoder = read_qwen2_vl_tower(vision);
+  if (vision.has("hidden_size") && vision.count("hidden_size", 1) != c.llm->hidden)
+    vision.refuse("hidden_size", fmt::format("is not the LLM's width {}", c.llm->hidden));
   c.has_projector = true;
 }
 
@@ -289,6 +293,7 @@ std::string memory_prefix(const HfConfig& c, HfPart part) {
     if (part == HfPart::vision) return llava ? "model.vision_tower." : "model.visual.";
     return llava ? "model.multi_modal_projector." : "model.visual.merger.";
   }
+  if (c.model_type == "qwen2_vl_vision") return part == HfPart::projector ? "merger." : "";
   if (c.model_type == "clip" || c.model_type == "siglip") return "vision_model.";
   if (c.model_type != "whisper" || c.architecture == "WhisperEncoder") return "";
   return c.architecture == "WhisperForConditionalGeneration" ? "model.encoder." : "encoder.";
@@ -298,7 +303,8 @@ std::vector<std::string> hf_model_types() {
   std::vector<std::string> types;
   for (const LlmFamily& f : kLlms) types.emplace_back(f.model_type);
   for (const TowerFamily& f : kTowers) types.emplace_back(f.model_type);
-  for (const char* type : {"clip", "siglip", "whisper", "llava", "qwen2_vl"}) types.emplace_back(type);
+  for (const char* type : {"clip", "siglip", "whisper", "llava", "qwen2_vl", "qwen2_vl_vision"})
+    types.emplace_back(type);
   return types;
 }
 
@@ -325,6 +331,9 @@ HfConfig parse_hf_config(std::string_view json, const std::string& path) {
     read_llava(j, c);
   } else if (c.model_type == "qwen2_vl") {
     read_qwen2_vl(j, c);
+  } else if (c.model_type == "qwen2_vl_vision") {
+    c.encoder = read_qwen2_vl_tower(j);
+    c.has_projector = true;
   } else {
     j.refuse("model_type", fmt::format("\"{}\" is not one of {}", c.model_type, fmt::join(hf_model_types(), ", ")));
   }

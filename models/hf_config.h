@@ -39,6 +39,9 @@ std::vector<std::string> hf_model_types();
 
 /// A config.json (transformers 5) of a module alone, for what was not imported. `vocabulary` etc. come from the spec.
 std::string hf_config_of(const LlmSpec& spec, const std::string& dtype);
-std::string hf_config_of(const EncoderSpec& spec, const std::string& dtype);
+/// A tower of kind qwen2_vl has its merger, into rows of the LLM's width, in its class.
+std::string hf_config_of(const EncoderSpec& spec, std::int64_t llm_hidden, const std::string& dtype);
+/// Of a Qwen2-VL: tower, merger and LLM; token ids are left to the caller.
+std::string hf_config_of(const EncoderSpec& tower, const LlmSpec& llm, const std::string& dtype);
 
 }  // namespace mmt::models

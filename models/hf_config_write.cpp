@@ -28,13 +28,14 @@ std::string activation_name(const std::string& name) {
 }
 
 /// What a family's class cannot express would be lost silently.
-void check_family(const LlmSpec& s) {
+void check_family(const LlmSpec& s, bool has_tower) {
   const LlmSpec family = llm_preset(s.kind);
   if (s.kind == "gpt2") refuse(s.name, s.kind, "with these parameter names");
   if (s.norm != NormKind::rms) refuse(s.name, s.kind, "with layer norms");
   if (!s.gated) refuse(s.name, s.kind, "without gated MLP");
   if (!s.rotary) refuse(s.name, s.kind, "without rotary positions");
-  if (!s.mrope_section.empty()) refuse(s.name, s.kind, "with three positions a row (mrope_section) and no tower");
+  if (!s.mrope_section.empty() && !has_tower)
+    refuse(s.name, s.kind, "with three positions a row (mrope_section) and no tower");
   if (s.qk_norm != family.qk_norm) refuse(s.name, s.kind, s.qk_norm ? "with q and k norms" : "without q and k norms");
   const bool bias_key = s.kind == "llama" || s.kind == "qwen3";
   if (bias_key ? s.qkv_bias != s.o_bias : s.qkv_bias != family.qkv_bias || s.o_bias != family.o_bias)
@@ -72,10 +73,7 @@ Json rope_of(const LlmSpec& s) {
   return rope;
 }
 
-}  // namespace
-
-std::string hf_config_of(const LlmSpec& s, const std::string& dtype) {
-  check_family(s);
+Json config_of(const LlmSpec& s, const std::string& dtype) {
   const bool qwen = s.kind == "qwen2" || s.kind == "qwen3";
   Json j = {{"architectures",
              {s.kind == "llama"     ? "LlamaForCausalLM"
@@ -110,10 +108,62 @@ std::string hf_config_of(const LlmSpec& s, const std::string& dtype) {
       types.push_back(s.sliding_window > 0 && layer >= s.window_from_layer ? "sliding_attention" : "full_attention");
     j["layer_types"] = types;
   }
+  return j;
+}
+
+/// Of Qwen2-VL's tower with its merger, whose rows are as wide as the LLM's.
+Json qwen2_vl_vision(const EncoderSpec& s, std::int64_t llm_hidden) {
+  const ProjectorSpec& p = s.projector;
+  if (p.kind != "merger" || !p.bias || activation_name(p.activation) != "gelu" || p.hidden != output_width(s))
+    refuse(s.name, s.kind, "without the merger of its family (projector: kind, hidden, bias, activation)");
+  if (s.intermediate % s.hidden != 0) refuse(s.name, s.kind, "with an MLP that is no multiple of its width");
+  if (!s.key_bias || s.norm_epsilon != 1e-6 || s.patch_bias || s.rope_theta != 10000)
+    refuse(s.name, s.kind, "with these parts (key_bias, norm_epsilon, patch_bias, rope_theta)");
+  return {{"model_type", "qwen2_vl_vision"},
+          {"depth", s.layers},
+          {"embed_dim", s.hidden},
+          {"hidden_size", llm_hidden},
+          {"mlp_ratio", s.intermediate / s.hidden},
+          {"num_heads", s.heads},
+          {"in_channels", 3},
+          {"patch_size", s.patch},
+          {"spatial_merge_size", s.merge},
+          {"temporal_patch_size", s.frames},
+          {"hidden_act", activation_name(s.activation)}};
+}
+
+}  // namespace
+
+std::string hf_config_of(const LlmSpec& s, const std::string& dtype) {
+  check_family(s, false);
+  return config_of(s, dtype).dump(2) + "\n";
+}
+
+std::string hf_config_of(const EncoderSpec& tower, const LlmSpec& llm, const std::string& dtype) {
+  if (llm.kind != "qwen2") refuse(llm.name, llm.kind, "with three positions a row (mrope_section)");
+  check_family(llm, true);
+  Json text = config_of(llm, dtype);
+  text.erase("architectures");
+  text.erase("head_dim");  // the class takes hidden / heads
+  if (llm.head_dim * llm.heads != llm.hidden)
+    refuse(llm.name, llm.kind, "with heads of another width than hidden / heads");
+  text["model_type"] = "qwen2_vl_text";
+  text["rope_parameters"]["mrope_section"] = llm.mrope_section;
+  const Json j = {{"architectures", {"Qwen2VLForConditionalGeneration"}},
+                  {"model_type", "qwen2_vl"},
+                  {"dtype", dtype},
+                  {"tie_word_embeddings", llm.tie_embeddings},
+                  {"text_config", text},
+                  {"vision_config", qwen2_vl_vision(tower, llm.hidden)}};
   return j.dump(2) + "\n";
 }
 
-std::string hf_config_of(const EncoderSpec& s, const std::string& dtype) {
+std::string hf_config_of(const EncoderSpec& s, std::int64_t llm_hidden, const std::string& dtype) {
+  if (s.kind == "qwen2_vl") {
+    Json j = {{"architectures", {"Qwen2VisionTransformerPretrainedModel"}}, {"dtype", dtype}};
+    j.update(qwen2_vl_vision(s, llm_hidden));
+    return j.dump(2) + "\n";
+  }
   if (s.modality == "audio") {
     if (!s.post_norm || s.key_bias || s.norm_epsilon != 1e-5)
       refuse(s.name, s.kind, "with these parts (post_norm, key_bias, norm_epsilon)");
@@ -133,8 +183,6 @@ std::string hf_config_of(const EncoderSpec& s, const std::string& dtype) {
                     {"activation_function", activation_name(s.activation)}};
     return j.dump(2) + "\n";
   }
-  if (s.kind == "qwen2_vl")
-    throw ConfigError(fmt::format("{}: a tower of kind qwen2_vl cannot be exported yet", s.name));
   const EncoderSpec family = encoder_preset(s.kind);
   if (s.class_token != family.class_token || s.patch_bias != family.patch_bias || s.pre_norm != family.pre_norm)
     refuse(s.name, s.kind, "with these parts (class_token, patch_bias, pre_norm)");

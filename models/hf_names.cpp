@@ -48,6 +48,17 @@ constexpr Marker kMarkers[] = {
     {"decoder.", std::nullopt},
 };
 
+/// Where a file holds q, k and v as one tensor; other parameters have their own.
+HfPlace fused_place(std::string_view parameter) {
+  constexpr std::string_view kFused[] = {".attn.q.", ".attn.k.", ".attn.v."};
+  for (int i = 0; i < 3; ++i) {
+    const std::size_t at = parameter.find(kFused[i]);
+    if (at == std::string_view::npos) continue;
+    return {fmt::format("{}.attn.qkv.{}", parameter.substr(0, at), parameter.substr(at + kFused[i].size())), i, 3};
+  }
+  return {std::string(parameter)};
+}
+
 }  // namespace
 
 std::optional<std::string> hf_stem(HfPart part, std::string_view name) {
@@ -99,15 +110,18 @@ const std::string* HfNames::find(std::string_view parameter) const {
 
 std::optional<HfPlace> HfNames::place(std::string_view parameter) const {
   if (const std::string* name = find(parameter)) return HfPlace{*name};
-  constexpr std::string_view kFused[] = {".attn.q.", ".attn.k.", ".attn.v."};
-  for (int i = 0; i < 3; ++i) {
-    const std::size_t at = parameter.find(kFused[i]);
-    if (at == std::string_view::npos) continue;
-    const std::string fused =
-        fmt::format("{}.attn.qkv.{}", parameter.substr(0, at), parameter.substr(at + kFused[i].size()));
-    if (const std::string* name = find(fused)) return HfPlace{*name, i, 3};
-  }
-  return std::nullopt;
+  HfPlace place = fused_place(parameter);
+  const std::string* name = place.parts > 1 ? find(place.name) : nullptr;
+  if (name == nullptr) return std::nullopt;
+  place.name = *name;
+  return place;
+}
+
+HfPlace qwen2_vl_place(HfPart part, std::string_view parameter, bool whole) {
+  HfPlace place = part == HfPart::vision ? fused_place(parameter) : HfPlace{std::string(parameter)};
+  if (part == HfPart::projector) place.name.insert(0, "merger.");
+  if (whole && part != HfPart::llm) place.name.insert(0, "visual.");
+  return place;
 }
 
 bool is_hf_buffer(std::string_view stem) {

@@ -45,6 +45,10 @@ class HfNames {
   std::map<std::string, std::string, std::less<>> by_stem_;
 };
 
+/// What Qwen2-VL's own files call a parameter: of a whole model ("visual.blocks.0.attn.qkv.weight"), or of the tower with
+/// its merger alone ("blocks.0.attn.qkv.weight").
+HfPlace qwen2_vl_place(HfPart part, std::string_view parameter, bool whole);
+
 /// Stems that files hold beside the parameters and that nothing is lost without: buffers of earlier versions.
 bool is_hf_buffer(std::string_view stem);
 

@@ -28,7 +28,7 @@ struct Target {
   std::string folder;
   std::string origin;                 ///< the published folder; empty: none
   std::vector<PretrainedPart> parts;  ///< with an origin
-  std::string module;                 ///< without one
+  std::vector<std::string> modules;   ///< without one: those that one class of transformers has
 };
 
 std::vector<Target> targets_of(const Config& c, const std::string& out) {
@@ -43,7 +43,11 @@ std::vector<Target> targets_of(const Config& c, const std::string& out) {
   for (const std::string& module : modules) {
     const auto part = std::ranges::find(parts, module, &PretrainedPart::module);
     if (part == parts.end()) {
-      targets.push_back({(fs::path(out) / module).string(), "", {}, module});
+      const auto whole = std::ranges::find_if(targets, [&](const Target& t) { return joins(c, module, t.modules); });
+      if (whole == targets.end())
+        targets.push_back({(fs::path(out) / module).string(), "", {}, {module}});
+      else
+        whole->modules.push_back(module);
       continue;
     }
     // A folder holds one tower, one projector, one LLM: a second of a kind gets a folder of its own.
@@ -52,7 +56,7 @@ std::vector<Target> targets_of(const Config& c, const std::string& out) {
              std::ranges::find(t.parts, part->part, &PretrainedPart::part) == t.parts.end();
     });
     if (same == targets.end())
-      targets.push_back({(fs::path(out) / module).string(), part->folder, {*part}, ""});
+      targets.push_back({(fs::path(out) / module).string(), part->folder, {*part}, {}});
     else
       same->parts.push_back(*part);
   }
@@ -88,20 +92,33 @@ class Exporter {
       const std::string folder = (fs::path(options_.out) / (module + "-adapter")).string();
       fs::create_directories(folder);
       const Target& base = *std::ranges::find_if(targets, [&](const Target& t) {
-        return t.module == module || std::ranges::find(t.parts, module, &PretrainedPart::module) != t.parts.end();
+        return has(t, module) || std::ranges::find(t.parts, module, &PretrainedPart::module) != t.parts.end();
       });
       const auto part = std::ranges::find(base.parts, module, &PretrainedPart::module);
-      adapters_.write_peft(folder, module, base.folder, part == base.parts.end() ? "" : memory_prefix_of(*part),
-                           checkpoint_);
+      adapters_.write_peft(folder, module, base.folder,
+                           part == base.parts.end() ? own_prefix(base, module) : memory_prefix_of(*part), checkpoint_);
       folders.push_back(folder);
     }
     return folders;
   }
 
  private:
+  static bool has(const Target& t, const std::string& module) {
+    return std::ranges::find(t.modules, module) != t.modules.end();
+  }
+
+  /// What stands before a module's layers in the memory of the class that was written for it and others.
+  std::string own_prefix(const Target& t, const std::string& module) const {
+    if (t.modules.size() < 2) return "";
+    const models::HfPart part = module == c_.llm.spec.name    ? models::HfPart::llm
+                                : module == t.modules.front() ? models::HfPart::vision
+                                                              : models::HfPart::projector;
+    return models::memory_prefix(models::read_hf_config(t.folder), part);
+  }
+
   void check(Target& target) const {
     if (target.origin.empty()) {
-      (void)own_description(c_, target.module, own_dtype());
+      (void)own_description(c_, target.modules, own_dtype());
       return;
     }
     const data::SafetensorsModel files = open_published(target.origin);
@@ -152,6 +169,16 @@ class Exporter {
   std::vector<float> values_of(const run::ParamSpec& p) const {
     std::vector<float> values = read_parameter(checkpoint_, p);
     if (options_.merge_adapters) adapters_.merge_into(p, checkpoint_, values);
+    return values;
+  }
+
+  /// Of parameters that a file holds one after the other.
+  std::vector<float> values_of(const std::vector<run::ParamSpec>& parameters) const {
+    std::vector<float> values;
+    for (const run::ParamSpec& p : parameters) {
+      const std::vector<float> part = values_of(p);
+      values.insert(values.end(), part.begin(), part.end());
+    }
     return values;
   }
 
@@ -211,11 +238,7 @@ class Exporter {
       const h5::Box all{std::vector<std::int64_t>(was.shape.size(), 0), was.shape};
       files.read_box(t.name, all, DType::f32, published.data());
       if (mine == ours.end()) return write_floats(writer, t, published);
-      std::vector<float> values;
-      for (const run::ParamSpec& p : mine->second) {
-        const std::vector<float> part = values_of(p);
-        values.insert(values.end(), part.begin(), part.end());
-      }
+      const std::vector<float> values = values_of(mine->second);
       // What did not change keeps its bits, also where a frozen module was kept in fewer.
       if (t.dtype == was.dtype && same(values, published, mine->second.front()))
         return writer.write(t.name, files.data(t.name));
@@ -238,24 +261,34 @@ class Exporter {
   }
 
   void write_own(const Target& target) const {
-    std::map<std::string, run::ParamSpec> by_name;
+    std::map<std::string, std::vector<run::ParamSpec>> by_name;  // by the file's name: fused ones in order
     data::SafeTensors tensors;
-    for (const run::ParamSpec& p : parameters_of(target.module)) {
-      by_name.emplace(p.name, p);
-      tensors.push_back({p.name, own_dtype(), p.shape, 0, 0});
+    for (const std::string& module : target.modules) {
+      for (const run::ParamSpec& p : parameters_of(module)) {
+        const models::HfPlace place = own_place(c_, target.modules, module, p.name);
+        std::vector<run::ParamSpec>& parameters = by_name[place.name];
+        if (parameters.empty()) {
+          std::vector<std::int64_t> shape = p.shape;
+          shape.front() *= place.parts;
+          tensors.push_back({place.name, own_dtype(), shape, 0, 0});
+        }
+        parameters.resize(static_cast<std::size_t>(place.parts));
+        parameters[static_cast<std::size_t>(place.part)] = p;
+      }
     }
     // A tower that ends before its last norm: the family's class has one all the same. Its hidden states do not see it.
     std::map<std::string, float> constants;
     std::int64_t hidden = 0;
     for (const EncoderConfig& e : c_.encoders) {
-      if (target.module != e.spec.name || e.spec.post_norm || e.spec.modality == "audio") continue;
+      if (!has(target, e.spec.name) || e.spec.post_norm || e.spec.modality == "audio" || e.spec.kind == "qwen2_vl")
+        continue;
       hidden = e.spec.hidden;
       constants = {{"post_layernorm.weight", 1.0F}, {"post_layernorm.bias", 0.0F}};
     }
     for (const auto& [name, value] : constants) {
       tensors.push_back({name, own_dtype(), {hidden}, 0, 0});
     }
-    const auto [name, text] = own_description(c_, target.module, own_dtype());
+    const auto [name, text] = own_description(c_, target.modules, own_dtype());
     write_tensors(target.folder, tensors, [&](const data::SafeTensor& t, data::SafetensorsWriter& writer) {
       const auto constant = constants.find(t.name);
       if (constant != constants.end())
@@ -264,10 +297,10 @@ class Exporter {
     });
     files::write_atomic((fs::path(target.folder) / name).string(), text);
     for (const EncoderConfig& e : c_.encoders) {
-      if (target.module == e.spec.name && e.spec.modality == "image")
+      if (has(target, e.spec.name) && e.spec.modality == "image")
         files::write_atomic((fs::path(target.folder) / "preprocessor_config.json").string(), preparation_of(e));
     }
-    if (target.module == c_.llm.spec.name) {
+    if (has(target, c_.llm.spec.name)) {
       const fs::path tokenizer(c_.data.tokenizer);
       if (fs::is_directory(tokenizer)) {
         copy_companions(tokenizer.string(), target.folder, {"config.json"});

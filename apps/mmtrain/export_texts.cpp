@@ -19,25 +19,53 @@ std::string torch_name(const std::string& dtype) {
   return dtype == "BF16" ? "bfloat16" : dtype == "F16" ? "float16" : "float32";
 }
 
+using OrderedJson = nlohmann::ordered_json;
+
 /// What generation needs to know: tokens that end an answer, and how long a text may be.
 std::string with_text_ends(const Config& c, const std::string& config) {
-  auto j = nlohmann::ordered_json::parse(config);
-  j["max_position_embeddings"] = c.data.max_sequence;
-  nlohmann::ordered_json ends = nlohmann::ordered_json::array();
+  auto j = OrderedJson::parse(config);
   const Preparer preparer(c);
+  const bool whole = j.contains("text_config");
+  OrderedJson& text = whole ? j["text_config"] : j;
+  text["max_position_embeddings"] = c.data.max_sequence;
+  OrderedJson ends = OrderedJson::array();
   for (const std::vector<data::TokenId>& stop : preparer.chat().stops()) {
     if (stop.size() == 1) ends.push_back(stop.front());
   }
-  j["bos_token_id"] = nullptr;
-  j["eos_token_id"] = ends.empty() ? nlohmann::ordered_json(nullptr) : ends;
+  text["bos_token_id"] = nullptr;
+  text["eos_token_id"] = ends.empty() ? OrderedJson(nullptr) : ends;
+  if (whole) {
+    j["image_token_id"] = preparer.chat().placeholder(data::Modality::image);
+    for (const auto& [key, token] :
+         {std::pair("video_token_id", "<|video_pad|>"), std::pair("vision_start_token_id", "<|vision_start|>"),
+          std::pair("vision_end_token_id", "<|vision_end|>")}) {
+      if (const auto id = preparer.tokenizer().id_of(token)) j[key] = *id;
+    }
+  }
   return j.dump(2) + "\n";
 }
 
 /// Of a tower whose upper layers were not built: the layers that are there.
-std::string encoder_config(const EncoderConfig& e, const std::string& torch) {
+models::EncoderSpec built_part(const EncoderConfig& e) {
   models::EncoderSpec spec = e.spec;
   spec.layers = models::num_blocks(spec);
-  return models::hf_config_of(spec, torch);
+  return spec;
+}
+
+const EncoderConfig* encoder_of(const Config& c, const std::string& module) {
+  const auto at = std::ranges::find_if(c.encoders, [&](const EncoderConfig& e) { return e.spec.name == module; });
+  return at == c.encoders.end() ? nullptr : &*at;
+}
+
+std::string projector_description(const Config& c, const EncoderConfig& e) {
+  const OrderedJson j = {{"kind", e.spec.projector.kind},
+                         {"in", models::output_width(e.spec)},
+                         {"hidden", e.spec.projector.hidden},
+                         {"out", c.llm.spec.hidden},
+                         {"bias", e.spec.projector.bias},
+                         {"activation", e.spec.projector.activation},
+                         {"encoder", e.spec.name}};
+  return j.dump(2) + "\n";
 }
 
 void warn_of_preparation(const std::string& origin, const EncoderConfig& e) {
@@ -57,43 +85,63 @@ void warn_of_preparation(const std::string& origin, const EncoderConfig& e) {
 
 }  // namespace
 
-std::pair<std::string, std::string> own_description(const Config& c, const std::string& module,
+bool joins(const Config& c, const std::string& module, const std::vector<std::string>& others) {
+  const EncoderConfig* tower = others.empty() ? nullptr : encoder_of(c, others.front());
+  if (tower == nullptr || tower->spec.kind != "qwen2_vl") return false;
+  if (module == tower->spec.name + ".projector") return true;
+  const auto towers =
+      std::ranges::count_if(c.encoders, [](const EncoderConfig& e) { return e.spec.kind == "qwen2_vl"; });
+  return module == c.llm.spec.name && !c.llm.spec.mrope_section.empty() && towers == 1;
+}
+
+std::pair<std::string, std::string> own_description(const Config& c, const std::vector<std::string>& modules,
                                                     const std::string& dtype) {
   const std::string torch = torch_name(dtype);
-  std::string name = "config.json", text;
-  if (module == c.llm.spec.name) text = with_text_ends(c, models::hf_config_of(c.llm.spec, torch));
-  for (const EncoderConfig& e : c.encoders) {
-    if (module == e.spec.name) text = encoder_config(e, torch);
-    if (module == e.spec.name + ".projector") {
-      name = "projector.json";
-      text = nlohmann::ordered_json{{"kind", e.spec.projector.kind},
-                                    {"in", models::output_width(e.spec)},
-                                    {"hidden", e.spec.projector.hidden},
-                                    {"out", c.llm.spec.hidden},
-                                    {"bias", e.spec.projector.bias},
-                                    {"activation", e.spec.projector.activation},
-                                    {"encoder", e.spec.name}}
-                 .dump(2) +
-             "\n";
-    }
+  const std::string& module = modules.front();
+  if (module == c.llm.spec.name) return {"config.json", with_text_ends(c, models::hf_config_of(c.llm.spec, torch))};
+  if (const EncoderConfig* e = encoder_of(c, module)) {
+    if (modules.back() == c.llm.spec.name)
+      return {"config.json", with_text_ends(c, models::hf_config_of(built_part(*e), c.llm.spec, torch))};
+    return {"config.json", models::hf_config_of(built_part(*e), c.llm.spec.hidden, torch)};
   }
-  return {name, text};
+  for (const EncoderConfig& e : c.encoders) {
+    if (module == e.spec.name + ".projector") return {"projector.json", projector_description(c, e)};
+  }
+  throw std::logic_error("own_description: no such module");
+}
+
+models::HfPlace own_place(const Config& c, const std::vector<std::string>& modules, const std::string& module,
+                          const std::string& parameter) {
+  const EncoderConfig* tower = encoder_of(c, modules.front());
+  if (tower == nullptr || tower->spec.kind != "qwen2_vl") return {parameter};
+  const models::HfPart part = module == c.llm.spec.name    ? models::HfPart::llm
+                              : module == tower->spec.name ? models::HfPart::vision
+                                                           : models::HfPart::projector;
+  return models::qwen2_vl_place(part, parameter, modules.back() == c.llm.spec.name);
 }
 
 std::string preparation_of(const EncoderConfig& e) {
   const data::ImageProcessing& o = e.image;
-  const bool crop = o.fit == data::ImageFit::crop;
-  nlohmann::ordered_json j = {
-      {"image_processor_type", e.spec.kind == "clip" ? "CLIPImageProcessor" : "SiglipImageProcessor"},
-      {"do_resize", true},
-      {"do_rescale", true},
-      {"do_normalize", true},
-      {"do_convert_rgb", true},
-      {"rescale_factor", 1.0 / 255},
-      {"resample", static_cast<int>(o.resample)},
-      {"image_mean", o.mean},
-      {"image_std", o.std}};
-  const nlohmann::ordered_json box = {{"height", o.height}, {"width", o.width}};
+  const bool crop = o.fit == data::ImageFit::crop, dynamic = o.fit == data::ImageFit::dynamic;
+  OrderedJson j = {{"image_processor_type", dynamic                 ? "Qwen2VLImageProcessor"
+                                            : e.spec.kind == "clip" ? "CLIPImageProcessor"
+                                                                    : "SiglipImageProcessor"},
+                   {"do_resize", true},
+                   {"do_rescale", true},
+                   {"do_normalize", true},
+                   {"do_convert_rgb", true},
+                   {"rescale_factor", 1.0 / 255},
+                   {"resample", static_cast<int>(o.resample)},
+                   {"image_mean", o.mean},
+                   {"image_std", o.std}};
+  if (dynamic) {
+    j["size"] = {{"shortest_edge", o.pixels.min_pixels}, {"longest_edge", o.pixels.max_pixels}};
+    j["patch_size"] = o.patch;
+    j["temporal_patch_size"] = o.frames;
+    j["merge_size"] = o.merge;
+    return j.dump(2) + "\n";
+  }
+  const OrderedJson box = {{"height", o.height}, {"width", o.width}};
   j["do_center_crop"] = crop;
   if (crop) {
     j["size"] = {{"shortest_edge", o.resize > 0 ? o.resize : std::min(o.height, o.width)}};
@@ -108,7 +156,7 @@ std::string preparation_of(const EncoderConfig& e) {
 std::string published_description(const Config& c, const std::vector<std::string>& modules, const std::string& origin,
                                   const std::string& dtype) {
   std::string text = files::read((fs::path(origin) / "config.json").string(), kMaxCompanion);
-  auto j = nlohmann::ordered_json::parse(text);
+  auto j = OrderedJson::parse(text);
   bool changed = !dtype.empty();
   if (changed) j[j.contains("torch_dtype") ? "torch_dtype" : "dtype"] = torch_name(dtype);
   const models::HfConfig published = models::read_hf_config(origin);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "apps/mmtrain/config.h"
+#include "models/hf_names.h"
 
 #include <cstdint>
 #include <string>
@@ -12,10 +13,16 @@ namespace mmt::app {
 
 inline constexpr std::uint64_t kMaxCompanion = std::uint64_t{256} << 20;  ///< bytes of such a file
 
-/// Name and text of the file that says what a module that was not imported is: config.json of its family, or
+/// Whether a module that was not imported has its place in the class of others ("eyes", "eyes.projector"): the merger
+/// of a tower of kind qwen2_vl in the tower's, an LLM with three positions a row in that of a whole Qwen2-VL.
+bool joins(const Config& config, const std::string& module, const std::vector<std::string>& others);
+/// Name and text of the file that says what modules that were not imported are: config.json of their family, or
 /// projector.json. `dtype`: F32 | BF16 | F16, of the weights. Throws ConfigError for what no family has.
-std::pair<std::string, std::string> own_description(const Config& config, const std::string& module,
+std::pair<std::string, std::string> own_description(const Config& config, const std::vector<std::string>& modules,
                                                     const std::string& dtype);
+/// Where the folder of these modules holds a parameter of one of them.
+models::HfPlace own_place(const Config& config, const std::vector<std::string>& modules, const std::string& module,
+                          const std::string& parameter);
 /// preprocessor_config.json of a tower that was not imported.
 std::string preparation_of(const EncoderConfig& encoder);
 /// The published config.json of a folder, with the layer whose rows leave as `modules` were trained, and with another

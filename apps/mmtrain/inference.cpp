@@ -32,6 +32,14 @@ bool all_start_from_weights(const Config& c) {
          });
 }
 
+/// A size that one of the configs leaves to be derived (0).
+bool is_left_open(const config::Change& c) {
+  constexpr std::string_view kDerived[] = {".hidden",     ".intermediate", ".kv_heads",  ".head_dim",
+                                           ".vocabulary", ".min_pixels",   ".max_pixels"};
+  return (c.before == "0" || c.after == "0") &&
+         std::ranges::any_of(kDerived, [&](std::string_view ending) { return c.key.ends_with(ending); });
+}
+
 /// The model without its weights.
 Inference build(Job& job, const Config& config, bool whole) {
   Inference inference;
@@ -75,7 +83,7 @@ void warn_of_changes(const std::string& before, const std::string& now) {
   for (const config::Change& c : config::diff(before, now)) {
     const bool model = c.key.starts_with("modules.") && c.key.find("trainable") == std::string::npos &&
                        c.key.find("frozen") == std::string::npos && c.key.find(".init") == std::string::npos;
-    if (model || c.key.starts_with("data.template")) text += "\n  " + to_string(c);
+    if ((model && !is_left_open(c)) || c.key.starts_with("data.template")) text += "\n  " + to_string(c);
   }
   if (!text.empty()) log::warning("this is not the model that the checkpoint was trained as:{}", text);
 }

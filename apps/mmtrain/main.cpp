@@ -111,7 +111,9 @@ int main(int argc, char** argv) {
       ->transform(CLI::IsMember({"F32", "BF16", "F16"}, CLI::ignore_case));
   exporting->add_option("--lora", a.lora, "adapters: merged into the weights, or separate as PEFT folders")
       ->check(CLI::IsMember({"merged", "separate"}));
-  exporting->add_option("--shard-bytes", a.shard_bytes, "largest file of weights")->check(CLI::PositiveNumber);
+  exporting->add_option("--shard-bytes", a.shard_bytes, "largest file of weights: 5GiB, 500MB, a number")
+      ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::PositiveNumber);
 
   CLI::App* inspect = add("inspect", "what a checkpoint, a safetensors file or a tokenizer holds", run_inspect, false);
   inspect

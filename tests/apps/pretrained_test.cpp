@@ -134,6 +134,29 @@ TEST_CASE("published models compute what PyTorch does in loss logits and every g
   CHECK(std::sqrt(ours) <= 2 * std::sqrt(theirs));
 }
 
+namespace {
+
+/// Names, dtypes, shapes and bits. `prefix`: what the names in `before` have in front and those in `after` have not;
+/// other names are passed over.
+void require_same_tensors(const fs::path& before, const fs::path& after, const std::string& prefix = "") {
+  const auto a = mmt::data::SafetensorsModel::open(before.string()),
+             b = mmt::data::SafetensorsModel::open(after.string());
+  std::size_t count = 0;
+  for (const std::string& name : a.names()) {
+    if (!name.starts_with(prefix)) continue;
+    INFO(name);
+    ++count;
+    const std::string other = name.substr(prefix.size());
+    CHECK(b.tensor(other).dtype == a.tensor(name).dtype);
+    CHECK(b.tensor(other).shape == a.tensor(name).shape);
+    const auto x = a.data(name), y = b.data(other);
+    CHECK((x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size()) == 0));
+  }
+  CHECK(b.names().size() == count);
+}
+
+}  // namespace
+
 TEST_CASE("a published model goes out as it came in bit for bit") {
   const PretrainedRun p;
   const std::string name = GENERATE("llama3", "qwen2", "llava_clip", "qwen2_vl", "composed");
@@ -157,16 +180,7 @@ TEST_CASE("a published model goes out as it came in bit for bit") {
                                                      : std::vector<Pair>{{name, "out"}};
   for (const Pair& pair : pairs) {
     INFO(pair.to);
-    const auto before = mmt::data::SafetensorsModel::open((p.folder() / pair.from).string());
-    const auto after = mmt::data::SafetensorsModel::open((p.folder() / pair.to).string());
-    CHECK(after.names() == before.names());
-    for (const std::string& tensor : before.names()) {
-      INFO(tensor);
-      CHECK(after.tensor(tensor).dtype == before.tensor(tensor).dtype);
-      CHECK(after.tensor(tensor).shape == before.tensor(tensor).shape);
-      const auto a = after.data(tensor), b = before.data(tensor);
-      CHECK((a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0));
-    }
+    require_same_tensors(p.folder() / pair.from, p.folder() / pair.to);
     if (fs::exists(p.folder() / pair.from / "config.json"))
       CHECK(read_text(p.folder() / pair.to / "config.json") == read_text(p.folder() / pair.from / "config.json"));
   }
@@ -435,11 +449,53 @@ TEST_CASE("an import holds what training would start from") {
   require_refused(p.run("import", "llava_clip.yaml", {}, {}, {"--out", out.string()}), {"not empty"});
   require_refused(p.run("import", "llava_clip.yaml", {}, {}, {"--out", weights.string()}), {"not a folder"});
   fs::remove(weights);  // from now on the checkpoint alone has them
-  const std::string both = fmt::format("{{hf: {}, checkpoint: {}}}", (p.folder() / "llava_clip").string(),
-                                       (out / "step_00000000").string());
+  const std::string both =
+      fmt::format("{{hf: {}, checkpoint: {}}}", (p.folder() / "llava_clip").string(), (out / "step_00000000").string());
   CHECK(joined(wrong_numbers(p.dump("llava_clip.yaml", {"modules.eyes.init=" + both, "modules.llm.init=" + both}),
                              p.expected("llava_clip")))
             .empty());
+}
+
+TEST_CASE("a Qwen2-VL that was not imported is exported in its family's form") {
+  // The weights are those that transformers wrote; the config does not know where they came from.
+  const PretrainedRun p;
+  const std::string eyes =
+      "modules.eyes={role: encoder, modality: image, kind: qwen2_vl, hidden: 32, intermediate: 64, layers: 2, heads: "
+      "2, min_pixels: "
+      "1568, "
+      "max_pixels: 4704}";
+  const auto llm = [](const char* more) {
+    return fmt::format(
+        "modules.llm={{role: llm, kind: qwen2, vocabulary: 272, hidden: 32, intermediate: 48, layers: 2, heads: 2, "
+        "kv_heads: 1, "
+        "rope_theta: "
+        "1000, norm_epsilon: 1e-6{}}}",
+        more);
+  };
+  require_done(p.run("import", "qwen2_vl.yaml", {}, {}, {"--out", (p.folder() / "start").string()}));
+  const auto exported = [&](const Set& set, const fs::path& out) {
+    require_done(p.run(
+        "export", "qwen2_vl.yaml", set, {},
+        {"--out", out.string(), "--dtype", "BF16", "--checkpoint", (p.folder() / "start/step_00000000").string()}));
+  };
+  const fs::path whole = p.folder() / "whole", parts = p.folder() / "parts";
+  exported({eyes, llm(", mrope_section: [2, 3, 3]")}, whole);
+  require_same_tensors(p.folder() / "qwen2_vl", whole);
+  const json written = json::parse(read_text(whole / "config.json"));
+  const json published = json::parse(read_text(p.folder() / "qwen2_vl" / "config.json"));
+  for (const char* key : {"image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"})
+    CHECK(written[key] == published[key]);
+  const std::string from = (p.folder() / "whole").string();
+  CHECK(joined(wrong_numbers(p.dump("qwen2_vl.yaml",
+                                    {"modules.eyes.init={hf: " + from + "}", "modules.llm.init={hf: " + from + "}"}),
+                             p.expected("qwen2_vl")))
+            .empty());
+
+  // With an LLM of one position a row the tower and its merger are a model alone, and can be read as one.
+  exported({eyes, llm("")}, parts);
+  require_same_tensors(p.folder() / "qwen2_vl", parts / "eyes", "visual.");
+  require_done(p.run("dump", "qwen2_vl.yaml", {"modules.eyes.init={hf: " + (parts / "eyes").string() + "}"}, {},
+                     {"--out", "d.h5"}));
 }
 
 TEST_CASE("an export says what it cannot do") {

@@ -226,12 +226,14 @@ TEST_CASE("the original length of rope scaling is the model's where it is not na
 }
 
 TEST_CASE("a written config.json of a tower is read back as the same spec") {
-  EncoderSpec s = encoder_preset(GENERATE("clip", "siglip", "whisper"));
+  EncoderSpec s = encoder_preset(GENERATE("clip", "siglip", "whisper", "qwen2_vl"));
   s.hidden = 64;
   s.layers = 3;
   s.heads = 4;
   resolve(s, 64);
-  const EncoderSpec r = *parse(hf_config_of(s, "float32")).encoder;
+  const HfConfig c = parse(hf_config_of(s, 48, "float32"));
+  const EncoderSpec r = *c.encoder;
+  CHECK(c.has_projector == (s.kind == "qwen2_vl"));
   CHECK(r.kind == s.kind);
   CHECK(r.hidden == s.hidden);
   CHECK(r.intermediate == s.intermediate);
@@ -242,7 +244,43 @@ TEST_CASE("a written config.json of a tower is read back as the same spec") {
   CHECK(r.image_size == s.image_size);
   CHECK(r.mels == s.mels);
   CHECK(r.max_positions == s.max_positions);
-  CHECK_THROWS_WITH(hf_config_of(encoder_preset("qwen2_vl"), "float32"), Catch::Contains("cannot be exported yet"));
+  CHECK(r.merge == s.merge);
+  CHECK(r.frames == s.frames);
+}
+
+TEST_CASE("a written config.json of a whole Qwen2-VL is read back as the same specs") {
+  EncoderSpec tower = encoder_preset("qwen2_vl");
+  tower.name = "eyes";
+  tower.hidden = 64;
+  tower.intermediate = 192;
+  tower.layers = 3;
+  tower.heads = 4;
+  LlmSpec llm = llm_preset("qwen2");
+  llm.vocabulary = 100;
+  llm.hidden = 48;
+  llm.layers = 2;
+  llm.heads = 3;
+  llm.kv_heads = 1;
+  llm.tie_embeddings = true;
+  llm.mrope_section = {2, 3, 3};
+  resolve(tower, llm.hidden);
+  resolve(llm);
+  const HfConfig c = parse(hf_config_of(tower, llm, "bfloat16"));
+  CHECK(c.encoder->intermediate == 192);
+  CHECK(c.encoder->projector.hidden == tower.projector.hidden);
+  CHECK(c.llm->mrope_section == llm.mrope_section);
+  CHECK(c.llm->hidden == 48);
+  CHECK(c.llm->intermediate == llm.intermediate);
+  CHECK(c.llm->tie_embeddings);
+  CHECK(c.llm->qkv_bias);
+  tower.intermediate = 160;
+  CHECK_THROWS_WITH(hf_config_of(tower, llm, "bfloat16"), Catch::Contains("no multiple of its width"));
+  tower.intermediate = 192;
+  llm.kind = "llama";
+  CHECK_THROWS_WITH(hf_config_of(tower, llm, "bfloat16"), Catch::Contains("a llama with three positions"));
+  llm.kind = "qwen2";
+  tower.projector.kind = "mlp2";
+  CHECK_THROWS_WITH(hf_config_of(tower, llm, "bfloat16"), Catch::Contains("without the merger"));
 }
 
 TEST_CASE("a Qwen2-VL is read flat and nested") {
