@@ -196,7 +196,8 @@ run::Stage build_encoder(const EncoderSpec& s, std::int64_t llm_hidden, UnitPlan
                        .out = llm_hidden,
                        .bias = s.projector.bias,
                        .activation = parse_activation(s.projector.activation).value_or(Activation::gelu_erf),
-                       .parts = std::int64_t{s.merge} * s.merge},
+                       .parts = std::int64_t{s.merge} * s.merge,
+                       .newline = !s.pinpoints.empty()},
       chain.needs_grad()));
   return stage;
 }

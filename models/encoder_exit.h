@@ -18,8 +18,8 @@ struct EncoderExitOptions {
       1;  ///< above 1: so many consecutive rows leave as one; then all rows leave, and there is no norm
 };
 
-/// Output row i = [norm of] row Rows::out_rows[i], or that and the merge - 1 rows behind it side by side. Rows that do
-/// not leave have gradient zero.
+/// Output row i = [norm of] row Rows::out_rows[i] (-1: of zeros), or that and the merge - 1 rows behind it side by
+/// side. Rows that do not leave have gradient zero.
 class EncoderExit final : public run::Unit {
  public:
   EncoderExit(const UnitPlanner::Setting& setting, const EncoderExitOptions& options, bool input_needs_grad);

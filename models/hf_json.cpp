@@ -132,6 +132,29 @@ std::vector<int> HfJson::counts(const char* key) const {
   return list;
 }
 
+std::vector<std::array<int, 2>> HfJson::pairs(const char* key, std::vector<std::array<int, 2>> fallback) const {
+  const nlohmann::json* v = find(key);
+  if (v == nullptr) {
+    std::string text;
+    for (const auto& [a, b] : fallback) text += fmt::format("{}[{}, {}]", text.empty() ? "" : ", ", a, b);
+    defaults_->push_back(fmt::format("{}{} [{}]", keys_, key, text));
+    return fallback;
+  }
+  if (!v->is_array() || v->size() > kMaxList) refuse(key, fmt::format("expected a list of at most {} pairs", kMaxList));
+  std::vector<std::array<int, 2>> list;
+  for (const nlohmann::json& item : *v) {
+    if (!item.is_array() || item.size() != 2) refuse(key, "expected a list of pairs");
+    std::array<int, 2> pair{};
+    for (std::size_t i = 0; i < 2; ++i) {
+      const auto n = whole_number(item[i]);
+      if (!n || *n < 1 || *n >= kMaxCount) refuse(key, "expected pairs of whole numbers from 1");
+      pair[i] = static_cast<int>(*n);
+    }
+    list.push_back(pair);
+  }
+  return list;
+}
+
 HfJson HfJson::object(const char* key) const {
   const nlohmann::json* v = find(key);
   if (v == nullptr) return {kEmptyObject, path_, fmt::format("{}{}.", keys_, key), *defaults_};

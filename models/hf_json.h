@@ -1,6 +1,7 @@
 // An object of a config.json: typed values, defaults noted, every mistake a ConfigError that names file and key.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -30,6 +31,8 @@ class HfJson {
   std::string text(const char* key, const std::string& fallback) const;
   std::vector<std::string> texts(const char* key) const;
   std::vector<int> counts(const char* key) const;
+  /// A list of pairs; absent: the default, which is noted.
+  std::vector<std::array<int, 2>> pairs(const char* key, std::vector<std::array<int, 2>> fallback) const;
 
   /// The object under the key; an empty one where it is absent.
   HfJson object(const char* key) const;

@@ -4,6 +4,7 @@
 
 #include "kernels/activation.h"
 #include "models/linear.h"
+#include "models/newline.h"
 #include "models/norm.h"
 
 namespace mmt::models {
@@ -24,6 +25,7 @@ struct ProjectorOptions {
   Activation activation = Activation::gelu_erf;
   std::int64_t parts = 1;  ///< merger: inner rows that lie side by side in a row
   double norm_epsilon = 1e-6;
+  bool newline = false;  ///< rows that are newlines become the parameter image_newline
 };
 
 /// Works on the rows that left the encoder (RowCount::out). Setting::module is "<encoder>.projector".
@@ -37,15 +39,19 @@ class Projector final : public run::Unit {
   void recompute(Ctx& ctx, Saved& saved) const override;
 
  private:
+  /// The backward of the layers for the gradient of their output.
+  void layers_backward(Ctx& ctx, const Tensor& d_out, std::span<const Tensor> d_in, Saved& saved) const;
   void hide(Ctx& ctx, const Tensor& x, Saved& saved) const;
   /// What the first layer reads.
   Tensor first_input(const Tensor& x, const Saved& saved) const { return has_norm_ ? saved[normed_] : x; }
 
-  bool two_ = false, has_norm_ = false, middle_needs_grad_ = false;
+  bool two_ = false, has_norm_ = false, has_newline_ = false, middle_needs_grad_ = false;
   Activation activation_ = Activation::gelu_erf;
   LinearLayer first_, last_;
   Norm norm_;
+  Newline newline_;
   SlotId normed_ = kNone, pre_ = kNone, middle_ = kNone, d_pre_ = kNone;
+  SlotId d_last_ = kNone;  ///< with newlines, the gradient of what the last layer makes
 };
 
 }  // namespace mmt::models

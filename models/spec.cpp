@@ -168,7 +168,34 @@ std::int64_t position_rows(const EncoderSpec& spec) {
   return side * side + (spec.class_token ? 1 : 0);
 }
 
+std::int64_t tile_side(const EncoderSpec& spec) { return spec.pinpoints.empty() ? 0 : spec.image_size / spec.patch; }
+
+std::int64_t most_tiles(const EncoderSpec& spec) {
+  std::int64_t most = 0;
+  for (const auto& [height, width] : spec.pinpoints)
+    most = std::max(most, std::int64_t{height / spec.image_size} * (width / spec.image_size));
+  return 1 + most;
+}
+
 namespace {
+
+/// Sizes that pictures are cut from.
+void check_pinpoints(Checker& check, const EncoderSpec& s) {
+  constexpr std::size_t kMostSizes = 256;
+  constexpr std::int64_t kMostTiles = 256;
+  if (s.pinpoints.size() > kMostSizes)
+    check.add("anyres.pinpoints", fmt::format("{} sizes: at most {} are supported", s.pinpoints.size(), kMostSizes));
+  for (const auto& [height, width] : s.pinpoints) {
+    if (height < 1 || width < 1 || height % s.image_size != 0 || width % s.image_size != 0)
+      check.add("anyres.pinpoints", fmt::format("[{}, {}]: heights and widths must be multiples of image_size {}",
+                                                height, width, s.image_size));
+    else if (std::int64_t{height / s.image_size} * (width / s.image_size) > kMostTiles)
+      check.add("anyres.pinpoints", fmt::format("[{}, {}] is more than {} tiles", height, width, kMostTiles));
+  }
+  if (s.class_token && s.select == "full")
+    check.add("select", "full: the class rows of tiles have no place in a picture; anyres goes with patch");
+  if (s.projector.kind == "none") check.add("projector.kind", "none: the newline of anyres is the projector's");
+}
 
 /// What a tower for pictures of any size wants on top.
 void check_dynamic(Checker& check, const EncoderSpec& s) {
@@ -219,6 +246,7 @@ std::vector<SpecProblem> validate(const EncoderSpec& s) {
       // A side that is no multiple loses its last columns, as in the convolution of the published towers (384 by 14).
       if (s.patch > 0 && s.image_size > 0 && s.image_size < s.patch)
         check.add("image_size", fmt::format("{} is less than one patch of {}", s.image_size, s.patch));
+      if (s.image_size > 0 && !s.pinpoints.empty()) check_pinpoints(check, s);
     }
     check.one_of("select", s.select, {"patch", "full"});
   }

@@ -8,6 +8,7 @@
 #include "models/rope_scaling.h"
 #include "parallel/run/stage.h"
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -50,6 +51,9 @@ struct EncoderSpec {
   bool patch_bias = false;
   bool pre_norm = false;
   std::string select = "patch";  ///< patch (without the class row) | full
+  /// Heights and widths that pictures are fitted into and cut from, in tiles of image_size (AnyRes); empty: a picture
+  /// is one of image_size. The projector then has a newline row.
+  std::vector<std::array<int, 2>> pinpoints;
   // image, qwen2_vl: pictures of any size
   int merge = 1;                ///< merge x merge patches leave as one row
   int frames = 1;               ///< that a patch spans
@@ -121,5 +125,8 @@ int num_positions(const LlmSpec& spec);  ///< of a row
 /// Columns of a row that leaves the tower, before its projector.
 std::int64_t output_width(const EncoderSpec& spec);
 std::int64_t position_rows(const EncoderSpec& spec);  ///< rows of the position table
+/// Patches along a tile's side; 0 where pictures are not cut.
+std::int64_t tile_side(const EncoderSpec& spec);
+std::int64_t most_tiles(const EncoderSpec& spec);  ///< of a picture, with the small one; 1 where pictures are not cut
 
 }  // namespace mmt::models

@@ -61,18 +61,27 @@ Tensor PatchEmbedding::pixels(Ctx& ctx, const Saved& saved) const {
   return pixels_ == kNone ? ctx.rows->source : saved[pixels_];
 }
 
+template <class F> void PatchEmbedding::each_tile(const run::Rows& rows, F&& use) const {
+  const std::int64_t before = class_token_ ? 1 : 0;
+  for (const plan::ItemPlan& item : rows.plan->items) {
+    const std::int64_t patches = item.source.count / item.tiles;
+    MMT_CHECK(item.source.count == item.tiles * patches && item.rows.count == item.tiles * (patches + before),
+              "{}: an item of {} patches in {} tiles has {} rows", plan_.name, item.source.count, item.tiles,
+              item.rows.count);
+    for (std::int64_t tile = 0; tile < item.tiles; ++tile)
+      use(item.rows.first + tile * (patches + before), item.source.first + tile * patches, patches);
+  }
+}
+
 void PatchEmbedding::embed(Ctx& ctx, const Tensor& x, Saved& saved) const {
   const run::Rows& rows = *ctx.rows;
   if (pixels_ != kNone) ops::copy(ctx.stream, saved[pixels_], rows.source);
   patch_.forward(ctx, saved, saved[patches_], pixels(ctx, saved));
   const std::int64_t before = class_token_ ? 1 : 0;
-  for (const plan::ItemPlan& item : rows.plan->items) {
-    MMT_CHECK(item.rows.count == item.source.count + before, "{}: an item of {} patches has {} rows", plan_.name,
-              item.source.count, item.rows.count);
-    if (class_token_) ops::copy(ctx.stream, x.row_range(item.rows.first, 1), ctx.weight(class_).reshape({1, hidden_}));
-    ops::copy(ctx.stream, x.row_range(item.rows.first + before, item.source.count),
-              saved[patches_].row_range(item.source.first, item.source.count));
-  }
+  each_tile(rows, [&](std::int64_t row, std::int64_t patch, std::int64_t patches) {
+    if (class_token_) ops::copy(ctx.stream, x.row_range(row, 1), ctx.weight(class_).reshape({1, hidden_}));
+    ops::copy(ctx.stream, x.row_range(row + before, patches), saved[patches_].row_range(patch, patches));
+  });
   const std::int64_t used = used_rows(rows);
   ops::add_table_rows(ctx.stream, x.row_range(0, used), x.row_range(0, used), ctx.weight(positions_),
                       rows.positions.reshape({rows.positions.rows()}).row_range(0, used));
@@ -114,15 +123,16 @@ void PatchEmbedding::backward_input(Ctx& ctx, const Tensor& d_out, std::span<con
   if (class_grad_ != kNone) {
     const Tensor sum = saved[class_grad_].reshape({hidden_});
     ops::fill(ctx.stream, saved[class_grad_], 0.0);
-    for (const plan::ItemPlan& item : rows.plan->items)
-      ops::linear_backward_bias(ctx.stream, sum, d.row_range(item.rows.first, 1), Accumulate::add);
+    each_tile(rows, [&](std::int64_t row, std::int64_t, std::int64_t) {
+      ops::linear_backward_bias(ctx.stream, sum, d.row_range(row, 1), Accumulate::add);
+    });
   }
   if (patches_train_) {
     const Tensor d_patches =
         d_patches_ != kNone ? saved[d_patches_] : ctx.scratch->take(d_out.dtype, {rows.size.source, hidden_});
-    for (const plan::ItemPlan& item : rows.plan->items)
-      ops::copy(ctx.stream, d_patches.row_range(item.source.first, item.source.count),
-                d.row_range(item.rows.first + (class_token_ ? 1 : 0), item.source.count));
+    each_tile(rows, [&](std::int64_t row, std::int64_t patch, std::int64_t patches) {
+      ops::copy(ctx.stream, d_patches.row_range(patch, patches), d.row_range(row + (class_token_ ? 1 : 0), patches));
+    });
     patch_.backward_input(ctx, saved, {}, d_patches);
   }
 }

@@ -20,8 +20,9 @@ struct PatchEmbeddingOptions {
   double init_scale = 0.02;
 };
 
-/// Rows::source holds one patch a row, (channels, patch, patch) flattened. An item's rows are its class row, if any,
-/// and its patches in order; Rows::positions says which position each row gets. No input port.
+/// Rows::source holds one patch a row, (channels, patch, patch) flattened. The rows of an item, or of each of its
+/// tiles, are its class row, if any, and its patches in order; Rows::positions says which position each row gets. No
+/// input port.
 class PatchEmbedding final : public run::Unit {
  public:
   PatchEmbedding(const UnitPlanner::Setting& setting, const PatchEmbeddingOptions& options);
@@ -32,6 +33,8 @@ class PatchEmbedding final : public run::Unit {
   void recompute(Ctx& ctx, Saved& saved) const override;
 
  private:
+  /// Calls use(first row, first patch, patches) for every item, or every tile of it.
+  template <class F> void each_tile(const run::Rows& rows, F&& use) const;
   void embed(Ctx& ctx, const Tensor& x, Saved& saved) const;
   Tensor pixels(Ctx& ctx, const Saved& saved) const;
 

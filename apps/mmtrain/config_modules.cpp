@@ -197,6 +197,38 @@ void read_dynamic_encoder(Reader& r, EncoderConfig& e) {
   read_normalisation(r, e.image);
 }
 
+std::vector<data::PictureSize> sizes_of(const std::vector<std::array<int, 2>>& pinpoints) {
+  std::vector<data::PictureSize> sizes;
+  for (const auto& [height, width] : pinpoints) sizes.push_back({.width = width, .height = height});
+  return sizes;
+}
+
+/// Pictures that are cut into tiles of the tower's size. A published tower's preparation may say so, too.
+void read_anyres(Reader& r, EncoderConfig& e) {
+  models::EncoderSpec& s = e.spec;
+  data::ImageProcessing& image = e.image;
+  constexpr double kMaxSide = 1 << 15;
+  if (image.fit == data::ImageFit::tiles && s.pinpoints.empty()) {
+    for (const data::PictureSize& size : image.pinpoints) s.pinpoints.push_back({size.height, size.width});
+  } else if (image.fit == data::ImageFit::tiles && image.pinpoints != sizes_of(s.pinpoints)) {
+    r.problem("init",
+              fmt::format("{}: image_grid_pinpoints of its preprocessor are not those of its config.json", e.init.hf));
+  }
+  if (r.has("anyres") || !s.pinpoints.empty())
+    r.section("anyres", [&](Reader& m) { m.optional("pinpoints", s.pinpoints, config::between(1, kMaxSide)); });
+  if (s.pinpoints.empty()) {
+    if (image.fit == data::ImageFit::tiles) image.fit = data::ImageFit::stretch;
+    return;
+  }
+  image.fit = data::ImageFit::tiles;
+  image.pinpoints = sizes_of(s.pinpoints);
+  image.resize = 0;
+  image.pad_to_square = false;
+  for (const char* key : {"fit", "resize", "pad_to_square"}) {
+    if (r.has(key)) r.problem(key, "has no meaning beside anyres");
+  }
+}
+
 void read_image_encoder(Reader& r, EncoderConfig& e) {
   models::EncoderSpec& s = e.spec;
   if (s.kind == "qwen2_vl") return read_dynamic_encoder(r, e);
@@ -212,15 +244,22 @@ void read_image_encoder(Reader& r, EncoderConfig& e) {
   if (s.kind == "siglip") image.mean = image.std = {0.5, 0.5, 0.5};
   image.height = image.width = s.image_size;
   if (published) {
+    if (!s.pinpoints.empty()) {
+      image.fit = data::ImageFit::tiles;
+      image.pinpoints = sizes_of(s.pinpoints);
+    }
     read_preparation(r, e);
     if (image.height != s.image_size || image.width != s.image_size) {
       r.problem("init", fmt::format("{}: its preprocessor makes pictures of {} x {}, the tower takes {} x {}",
                                     e.init.hf, image.height, image.width, s.image_size, s.image_size));
     }
   }
-  r.optional("fit", as_choice(image.fit, {{"crop", data::ImageFit::crop}, {"stretch", data::ImageFit::stretch}}));
-  r.optional("resize", image.resize, at_least(0));
-  r.optional("pad_to_square", image.pad_to_square);
+  read_anyres(r, e);
+  if (image.fit != data::ImageFit::tiles) {
+    r.optional("fit", as_choice(image.fit, {{"crop", data::ImageFit::crop}, {"stretch", data::ImageFit::stretch}}));
+    r.optional("resize", image.resize, at_least(0));
+    r.optional("pad_to_square", image.pad_to_square);
+  }
   read_normalisation(r, image);
   image.height = image.width = s.image_size;
   image.patch = s.patch;
@@ -310,6 +349,7 @@ void read_encoder(Reader& r, const std::string& name, EncoderConfig& e) {
   read_projector(r, e);
   if (!e.projector_init.hf.empty() && e.projector_init.hf == e.init.hf && s.projector.kind == own.projector.kind) {
     keep_published(r, "projector.activation", s.projector.activation, own.projector.activation);
+    keep_published(r, "anyres", s.pinpoints, own.pinpoints);
   }
 }
 

@@ -23,8 +23,10 @@ data::ChatTemplate make_chat(const Config& c, const data::Tokenizer& tokenizer) 
 }
 
 data::EncoderInput encoder_input(const Config& c, const EncoderConfig& e) {
-  // Rows inside an encoder by row that leaves: two frames, or the patches of a square. An address has 20 bits for them.
-  const std::int64_t inside = std::max<std::int64_t>(2, std::int64_t{e.spec.merge} * e.spec.merge);
+  // Rows inside an encoder by row that leaves: two frames, the patches of a square, all tiles where one tile's rows
+  // leave (with its class row). An address has 20 bits for them.
+  const std::int64_t inside =
+      std::max({std::int64_t{2}, std::int64_t{e.spec.merge} * e.spec.merge, 2 * models::most_tiles(e.spec)});
   const auto cap = static_cast<std::int32_t>(std::min(inside * c.train.tokens_per_microbatch, std::int64_t{1} << 20));
   if (e.spec.modality == "audio") return data::audio_input(e.spec.name, c.data.audio, e.audio, cap);
   const auto select = e.spec.select == "full" ? data::VisionSelect::full : data::VisionSelect::patches;
@@ -208,6 +210,13 @@ plan::SampleMeta sample_meta(const data::IndexEntry& entry, std::int64_t id, con
     m.inner_rows = s.inner_rows;
     m.valid_rows = sound ? s.grid[2] : s.inner_rows;
     m.rows = s.rows;
+    if (input.tiles) {
+      m.tiles = {.rows = s.grid[0],
+                 .cols = s.grid[1],
+                 .trim_rows = std::max(s.grid[2], 0),
+                 .trim_cols = std::max(-s.grid[2], 0)};
+      continue;
+    }
     // Pictures are a grid unless a class row leaves with them.
     const std::array<std::int64_t, 3> grid{s.grid[0], s.grid[1] / input.merge, s.grid[2] / input.merge};
     if (!sound && grid[0] * grid[1] * grid[2] == s.rows) m.grid = grid;

@@ -26,8 +26,11 @@ plan::BlockSize mean(const plan::BlockSize& sum, std::int64_t count) {
 
 plan::EncoderRows encoder_rows_of(const EncoderConfig& e) {
   const bool drops_class = e.spec.modality == "image" && e.spec.class_token && e.spec.select == "patch";
-  return {
-      .name = e.spec.name, .leading_rows = drops_class ? 1 : 0, .merge = e.spec.merge, .grid = e.spec.rope_theta > 0};
+  return {.name = e.spec.name,
+          .leading_rows = drops_class ? 1 : 0,
+          .merge = e.spec.merge,
+          .grid = e.spec.rope_theta > 0,
+          .tile_side = models::tile_side(e.spec)};
 }
 
 plan::LlmRows llm_rows_of(const Config& c) {

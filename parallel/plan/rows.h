@@ -22,6 +22,7 @@ struct ItemPlan {
   RowSpan source;            ///< its rows of the loader's media
   RowSpan rows;              ///< its rows of the block
   RowSpan out;               ///< its rows of what leaves the module
+  std::int32_t tiles = 1;    ///< equal parts of its source and its rows, each seen alone (a picture that was cut)
 };
 
 /// One sample of an LLM block.
@@ -47,7 +48,8 @@ struct RowsPlan {
   std::vector<MaskWords> masks;               ///< one per mask that the module's layers name; holds `order`, too
   std::vector<TilePlan> tiles;                ///< by mask, under its window
   std::vector<std::int32_t> supervised_rows;  ///< rows whose output predicts a label, ascending
-  std::vector<std::int32_t> out_rows;         ///< by row that leaves over the module's edges: the first row it is of
+  /// By row that leaves over the module's edges: the first row it is of; -1: a newline, which the projector writes.
+  std::vector<std::int32_t> out_rows;
   std::vector<PortRows> ports;
 };
 

@@ -123,6 +123,13 @@ std::int32_t push_positions(RowsPlan& p, const RunMeta& run, const ItemMeta* ite
 
 /// Appends the inner rows of an item: their words and positions.
 void push_inner_rows(RowsPlan& p, MaskWords& words, const ItemMeta& item, std::int64_t id, const EncoderRows& rows) {
+  if (rows.tile_side > 0) {
+    for (std::int64_t r = 0; r < item.inner_rows; ++r) {
+      words.push(id, 1 + r / rows.tile_rows(), 0, 0, static_cast<std::int32_t>(r));
+      p.positions.push_back(static_cast<std::int32_t>(r % rows.tile_rows()));
+    }
+    return;
+  }
   if (!rows.grid) {
     for (std::int64_t r = 0; r < item.inner_rows; ++r) {
       if (r < item.valid_rows) {
@@ -144,6 +151,44 @@ void push_inner_rows(RowsPlan& p, MaskWords& words, const ItemMeta& item, std::i
     words.push(id, 1 + of_all / (height * width), 0, 0, static_cast<std::int32_t>(r));
     p.positions.push_back(static_cast<std::int32_t>(in_frame / width * rows.merge + in_square / rows.merge));
     p.positions.push_back(static_cast<std::int32_t>(in_frame % width * rows.merge + in_square % rows.merge));
+  }
+}
+
+void check_item(const ItemMeta& item, const EncoderRows& rows) {
+  MMT_CHECK(item.valid_rows <= item.inner_rows, "{}: {} of {} inner rows are valid", rows.name, item.valid_rows,
+            item.inner_rows);
+  if (rows.tile_side == 0) {
+    MMT_CHECK(rows.leading_rows + item.rows * rows.merged() <= item.inner_rows,
+              "{}: an item of {} inner rows lets {} rows leave", rows.name, item.inner_rows, item.rows);
+    return;
+  }
+  const TileGrid& t = item.tiles;
+  const std::int64_t height = t.rows * rows.tile_side - 2 * t.trim_rows,
+                     width = t.cols * rows.tile_side - 2 * t.trim_cols;
+  MMT_CHECK(t.rows > 0 && t.cols > 0 && t.trim_rows >= 0 && t.trim_cols >= 0 && height >= 0 && width >= 0 &&
+                item.inner_rows == t.count() * rows.tile_rows() && item.valid_rows == item.inner_rows &&
+                item.source_rows == t.count() * rows.tile_side * rows.tile_side &&
+                item.rows == rows.tile_side * rows.tile_side + height * (width + 1) && rows.merge == 1,
+            "{}: an item of {} inner rows in {} x {} tiles without {} and {} lets {} rows leave", rows.name,
+            item.inner_rows, t.rows, t.cols, t.trim_rows, t.trim_cols, item.rows);
+}
+
+/// Appends which inner rows leave, in the order in which they do.
+void push_out_rows(RowsPlan& p, const ItemMeta& item, const EncoderRows& rows) {
+  const auto put = [&](std::int64_t inner) { p.out_rows.push_back(static_cast<std::int32_t>(p.size.rows + inner)); };
+  if (rows.tile_side == 0) {
+    for (std::int64_t r = 0; r < item.rows; ++r) put(rows.leading_rows + r * rows.merged());
+    return;
+  }
+  const TileGrid& t = item.tiles;
+  const std::int64_t side = rows.tile_side;
+  for (std::int64_t r = 0; r < side * side; ++r) put(rows.leading_rows + r);
+  for (std::int64_t y = t.trim_rows; y < t.rows * side - t.trim_rows; ++y) {
+    for (std::int64_t x = t.trim_cols; x < t.cols * side - t.trim_cols; ++x) {
+      const std::int64_t tile = 1 + y / side * t.cols + x / side;
+      put(tile * rows.tile_rows() + rows.leading_rows + y % side * side + x % side);
+    }
+    p.out_rows.push_back(-1);
   }
 }
 
@@ -198,13 +243,15 @@ RowsPlan encoder_rows(std::span<const SampleMeta> samples, std::span<const std::
       if (run.item < 0 || s.items[static_cast<std::size_t>(run.item)].encoder != encoder) continue;
       const ItemMeta& item = s.items[static_cast<std::size_t>(run.item)];
       const auto id = static_cast<std::int64_t>(p.items.size()) + 1;
-      MMT_CHECK(rows.leading_rows + item.rows * rows.merged() <= item.inner_rows && item.valid_rows <= item.inner_rows,
-                "{}: an item of {} inner rows lets {} rows leave", rows.name, item.inner_rows, item.rows);
-      p.items.push_back(
-          {s.id, run.item, {p.size.source, item.source_rows}, {p.size.rows, item.inner_rows}, {p.size.out, item.rows}});
+      check_item(item, rows);
+      p.items.push_back({.sample = s.id,
+                         .ordinal = run.item,
+                         .source = {p.size.source, item.source_rows},
+                         .rows = {p.size.rows, item.inner_rows},
+                         .out = {p.size.out, item.rows},
+                         .tiles = rows.tile_side > 0 ? static_cast<std::int32_t>(item.tiles.count()) : 1});
       push_inner_rows(p, words, item, id, rows);
-      for (std::int64_t r = 0; r < item.rows; ++r)
-        p.out_rows.push_back(static_cast<std::int32_t>(p.size.rows + rows.leading_rows + r * rows.merged()));
+      push_out_rows(p, item, rows);
       p.size.rows += item.inner_rows;
       p.size.source += item.source_rows;
       p.size.out += item.rows;

@@ -12,6 +12,15 @@
 
 namespace mmt::plan {
 
+/// A picture in tiles of equal size, each seen alone: the whole picture made small, then rows x cols tiles of it. What
+/// leaves: the small picture's rows; then, of the grid that the tiles' rows form side by side, what is left without
+/// `trim_rows` lines and `trim_cols` columns at either end, a newline behind each line.
+struct TileGrid {
+  std::int64_t rows = 0, cols = 0;  ///< 0: the item is no such picture
+  std::int64_t trim_rows = 0, trim_cols = 0;
+  std::int64_t count() const { return 1 + rows * cols; }
+};
+
 /// One media item as one encoder sees it.
 struct ItemMeta {
   std::int32_t encoder = 0;
@@ -22,6 +31,7 @@ struct ItemMeta {
   /// Frames, height and width of the rows that leave, where these are a grid in this order; zeros: they are a sequence.
   std::array<std::int64_t, 3> grid{};
   bool is_grid() const { return grid[0] > 0; }
+  TileGrid tiles{};
 };
 
 /// Consecutive rows of a sample: text (item -1) or all rows of one item. The last `supervised` of them predict a label.
@@ -48,6 +58,9 @@ struct EncoderRows {
   /// The inner rows are patches of a grid: their positions are (row, column), and those of a frame see each other
   /// alone.
   bool grid = false;
+  /// Above 0: items are pictures in tiles of tile_side x tile_side patches, each with its own leading rows.
+  std::int64_t tile_side = 0;
+  std::int64_t tile_rows() const { return leading_rows + tile_side * tile_side; }
   int num_positions() const { return grid ? 2 : 1; }
   std::int64_t merged() const { return std::int64_t{merge} * merge; }
 };

@@ -47,7 +47,7 @@ std::int64_t RowsCapacity::bytes() const {
   sum +=
       static_cast<std::size_t>(num_masks) * (2 * bytes_for(DType::u64, s.rows, 1) + bytes_for(DType::i32, s.rows, 1));
   sum += 3 * bytes_for(DType::i32, s.supervised, 1) + 2 * bytes_for(master, s.supervised, 1) +
-         bytes_for(DType::i32, s.out, 1) + bytes_for(DType::i64, s.rows, 2) + bytes_for(DType::i64, s.out, 2);
+         2 * bytes_for(DType::i32, s.out, 1) + bytes_for(DType::i64, s.rows, 2) + bytes_for(DType::i64, s.out, 2);
   sum += bytes_for(master, s.source, source_cols) + bytes_for(DType::i32, items, 2);
   sum += 2 * bytes_for(master, s.rows, rotary_pairs);
   for (const std::int64_t rows : port_rows) sum += bytes_for(DType::i32, rows, 1);
@@ -94,6 +94,11 @@ void RowsMemory::reset(const plan::RowsPlan& plan, std::span<const int> port_edg
   rows_.loss = arena_.take(capacity_.master, {size.supervised});
   rows_.predicted = arena_.take(DType::i32, {size.supervised});
   rows_.out_rows = mirror<std::int32_t>(arena_, DType::i32, plan.out_rows);
+  std::vector<std::int32_t> newlines;
+  for (std::size_t i = 0; i < plan.out_rows.size(); ++i) {
+    if (plan.out_rows[i] < 0) newlines.push_back(static_cast<std::int32_t>(i));
+  }
+  rows_.newline_rows = mirror<std::int32_t>(arena_, DType::i32, newlines);
   rows_.address = make_addresses(arena_, plan, size.rows, [](const auto& part) { return part.rows; });
   rows_.out_address = make_addresses(arena_, plan, size.out, [](const plan::ItemPlan& item) { return item.out; });
   if (capacity_.source_cols > 0) {

@@ -286,7 +286,8 @@ struct Rows {
   Tensor weights;       ///< master dtype (supervised): loss weights of the labels; 0 for a sample that failed to load
   Tensor source;        ///< master dtype (source, cols): patches or mel frames, encoder blocks
   Tensor source_spans;  ///< i32 (items, 2): first and count of each item's source rows
-  Tensor out_rows;      ///< i32 (out): which rows leave
+  Tensor out_rows;      ///< i32 (out): which rows leave; -1: a row of zeros, which the projector makes a newline
+  Tensor newline_rows;  ///< i32: these rows, by their number among those that leave
   /// i64 (rows, 2) and (out, 2): the global sample of each row and the row's number in it, -1 for padding: what draws
   /// are addressed by. Rows of an encoder's item count from its ordinal times 2^20.
   Tensor address, out_address;

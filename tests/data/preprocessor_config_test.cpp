@@ -52,6 +52,27 @@ TEST_CASE("a processor_config.json holds the preprocessor inside") {
   CHECK(o.fit == ImageFit::crop);
 }
 
+TEST_CASE("the preprocessor of a LLaVA-NeXT says tiles") {
+  const ImageProcessing o = parse_file(R"({"aspect_ratio_setting": "anyres", "crop_size": {"height": 336, "width": 336},
+    "do_center_crop": true, "do_pad": true, "image_grid_pinpoints": [[336, 672], [1008, 336]], "resample": 3,
+    "image_processor_type": "LlavaNextImageProcessor", "size": {"shortest_edge": 336}})");
+  CHECK(o.fit == ImageFit::tiles);
+  CHECK(o.height == 336);
+  CHECK_FALSE(o.pad_to_square);
+  CHECK(o.pinpoints == std::vector<PictureSize>{{.width = 672, .height = 336}, {.width = 336, .height = 1008}});
+  const auto message = [](const std::string& json) { return message_of<ConfigError>([&] { parse_file(json); }); };
+  const std::string side = R"({"crop_size": 28, "size": {"shortest_edge": 28}, "image_grid_pinpoints": )";
+  CHECK_THAT(message(side + "[]}"), Catch::Contains("image_grid_pinpoints: expected 1 to"));
+  CHECK_THAT(message(side + "[28, 56]}"), Catch::Contains("expected pairs"));
+  CHECK_THAT(message(side + "[[28, 56, 3]]}"), Catch::Contains("expected pairs"));
+  CHECK_THAT(message(side + "[[28, 1e9]]}"), Catch::Contains("expected lengths"));
+  CHECK_THAT(message(side + "[[28, -28]]}"), Catch::Contains("expected lengths"));
+  CHECK_THAT(message(R"({"crop_size": 28, "size": {"shortest_edge": 32}, "image_grid_pinpoints": [[28, 56]]})"),
+             Catch::Contains("size: differs"));
+  CHECK_THAT(message(R"({"crop_size": {"height": 28, "width": 42}, "image_grid_pinpoints": [[28, 56]]})"),
+             Catch::Contains("squares"));
+}
+
 TEST_CASE("a preprocessor with steps that are not made here is refused") {
   const auto message = [](const std::string& json) { return message_of<ConfigError>([&] { parse_file(json); }); };
   CHECK_THAT(message("{"), Catch::StartsWith("m/preprocessor_config.json:1:"));

@@ -55,8 +55,10 @@ TableModel table_model(const std::string& name) {
   m.config = made_config({64, 48, 4, 4, 2}, kVocabulary);
   m.config.train.tokens_per_microbatch = kBlockRows;
   MediumShape picture, sound;
-  const bool sizes = name == "sizes";
-  if (sizes)
+  const bool tiles = name == "tiles", sizes = name == "sizes" || tiles;
+  if (tiles)
+    picture = add_eyes_of_tiles(m.config, {64, 48, 4, 4, 4}, 28, {{1, 2, 0, 1}, {1, 1, 0, 0}, {2, 1, 1, 0}});
+  else if (sizes)
     picture = add_eyes_of_any_size(m.config, {64, 48, 4, 4, 4}, {{1, 2, 3}, {1, 1, 2}, {2, 2, 1}});
   else if (name != "audio")
     picture = add_eyes(m.config, {64, 48, 4, 4, 4}, 28);

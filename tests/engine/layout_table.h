@@ -16,9 +16,10 @@ struct TableModel {
   RunOptions options;
 };
 /// `vision`: eyes (4 layers) and llm (4). `sizes`: likewise, Qwen2-VL's tower on pictures of three sizes and an LLM
-/// with three positions a row. `audio`: ears (2) and llm. `both`: eyes, ears and llm, some samples with both media.
-/// `text`: the same model, no sample has media. `alternating N`: the same model, a sample fills its block, and blocks
-/// have a picture, a clip, nothing, a picture..., beginning with the Nth (0 to 2) of these.
+/// with three positions a row. `tiles`: CLIP on pictures in tiles. `audio`: ears (2) and llm. `both`: eyes, ears and
+/// llm, some samples with both media. `text`: the same model, no sample has media. `alternating N`: the same model, a
+/// sample fills its block, and blocks have a picture, a clip, nothing, a picture..., beginning with the Nth (0 to 2) of
+/// these.
 TableModel table_model(const std::string& name);
 
 /// What trains.

@@ -67,6 +67,13 @@ TEST_CASE("layouts equal one rank: pictures of several sizes, merged patches, th
   for (const char* name : {"all", "frozen encoders", "projectors only", "adapters"}) check("sizes", name, grids);
 }
 
+TEST_CASE("layouts equal one rank: pictures in tiles with newlines", "[table]") {
+  const auto grids = chosen(
+      vision_grids(), {"dp 2 zero 1", "pp 2 inside the encoder zero-bubble", "pp 3 between exit and projector",
+                       "own ranks tp 2 and 1, projector with the LLM", "tp 2 pp 2 shared rows inside the encoder"});
+  for (const char* name : {"all", "frozen encoders", "adapters"}) check("tiles", name, grids);
+}
+
 TEST_CASE("layouts equal one rank: audio", "[table]") {
   for (const char* name : {"all", "frozen encoders", "projectors only", "adapters"})
     check("audio", name, audio_grids());

@@ -103,8 +103,16 @@ TEST_CASE("gradients of a whole decoder with a tied head") {
   check(models::build_llm(s, {{"eyes", true}}, setting(DType::f64)), llm_block_data(s, 1), 0.25);
 }
 
+TEST_CASE("gradients of the newline behind lines of a picture in tiles") {
+  EncoderSpec s = tiny_encoder("clip tiles");
+  s.projector.kind = GENERATE("linear", "mlp2");
+  s.post_norm = GENERATE(false, true);
+  INFO(s.projector.kind << " " << s.post_norm);
+  check(models::build_encoder(s, 24, setting(DType::f64), {3, -1}), encoder_block_data(s));
+}
+
 TEST_CASE("gradients of whole encoders with projectors") {
-  const std::string kind = GENERATE("clip", "siglip", "qwen2_vl", "whisper");
+  const std::string kind = GENERATE("clip", "siglip", "qwen2_vl", "whisper", "clip tiles");
   INFO(kind);
   EncoderSpec s = tiny_encoder(kind);
   if (kind == "clip") s.feature_layer = -2;

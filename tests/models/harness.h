@@ -5,6 +5,7 @@
 //              have exactly the planned bytes
 #pragma once
 
+#include "parallel/plan/step.h"
 #include "parallel/run/rows.h"
 #include "parallel/run/stage.h"
 #include "parallel/run/store.h"
@@ -78,6 +79,9 @@ struct BlockData {
   /// An encoder block of pictures of any size: frames, height and width in rows that leave, of merge x merge patches.
   static BlockData grids(const std::vector<std::array<std::int64_t, 3>>& grids, int merge, int patch_cols,
                          unsigned seed = 10);
+  /// An encoder block of pictures in tiles of side x side patches, each with a class row if there is one.
+  static BlockData tiles(const std::vector<plan::TileGrid>& pictures, int side, int patch_cols, bool class_token,
+                         unsigned seed = 11);
   /// An encoder block of clips with these numbers of mel frames.
   static BlockData clips(const std::vector<int>& frames, int mels, unsigned seed = 9);
 };

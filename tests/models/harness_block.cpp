@@ -129,6 +129,26 @@ BlockData BlockData::grids(const std::vector<std::array<std::int64_t, 3>>& grids
   return b;
 }
 
+BlockData BlockData::tiles(const std::vector<plan::TileGrid>& pictures, int side, int patch_cols, bool class_token,
+                           unsigned seed) {
+  const plan::EncoderRows rows{.name = "eyes", .leading_rows = class_token ? 1 : 0, .tile_side = side};
+  plan::SampleMeta sample;
+  for (const plan::TileGrid& t : pictures) {
+    plan::ItemMeta& item = sample.items.emplace_back();
+    item.source_rows = t.count() * side * side;
+    item.inner_rows = item.valid_rows = t.count() * rows.tile_rows();
+    item.rows = side * side + (t.rows * side - 2 * t.trim_rows) * (t.cols * side - 2 * t.trim_cols + 1);
+    item.tiles = t;
+    sample.runs.push_back({static_cast<std::int32_t>(sample.items.size()) - 1, item.rows, 0});
+  }
+  constexpr std::int32_t kOnly[] = {0};
+  BlockData b;
+  b.source_cols = patch_cols;
+  b.plan = plan::encoder_rows(std::span(&sample, 1), kOnly, 0, rows);
+  b.source = random_values(b.plan.size.source * patch_cols, seed);
+  return b;
+}
+
 BlockData BlockData::clips(const std::vector<int>& frames, int mels, unsigned seed) {
   BlockData b;
   b.source_cols = mels;

@@ -55,6 +55,16 @@ TEST_CASE("every mistake of a spec is reported with its field") {
   eyes.max_pixels = 8;
   eyes.class_token = eyes.post_norm = true;
   CHECK(fields(models::validate(eyes)) == std::vector<std::string>{"max_pixels", "class_token", "post_norm"});
+  eyes = tiny_encoder("clip tiles");
+  CHECK(models::validate(eyes).empty());
+  CHECK(models::tile_side(eyes) == 3);
+  CHECK(models::most_tiles(eyes) == 3);
+  CHECK(models::most_tiles(tiny_encoder("clip")) == 1);
+  eyes.pinpoints = {{6, 7}, {0, 6}, {600, 600}};
+  eyes.select = "full";
+  eyes.projector.kind = "none";
+  CHECK(fields(models::validate(eyes)) == std::vector<std::string>{"anyres.pinpoints", "anyres.pinpoints",
+                                                                   "anyres.pinpoints", "select", "projector.kind"});
   eyes = tiny_encoder("whisper");
   eyes.modality = "image";
   CHECK(fields(models::validate(eyes)) == std::vector<std::string>{"kind"});

@@ -49,7 +49,9 @@ inline LlmSpec tiny_llm(const std::string& family, int layers = 2) {
   return s;
 }
 
-inline EncoderSpec tiny_encoder(const std::string& kind, int layers = 2) {
+/// Of a family, or "clip tiles": pictures in tiles of 3 x 3 patches.
+inline EncoderSpec tiny_encoder(const std::string& variant, int layers = 2) {
+  const std::string kind = variant == "clip tiles" ? "clip" : variant;
   EncoderSpec s = models::encoder_preset(kind);
   s.name = kind == "whisper" ? "ears" : "eyes";
   s.hidden = 32;
@@ -58,6 +60,7 @@ inline EncoderSpec tiny_encoder(const std::string& kind, int layers = 2) {
   s.intermediate = 40;
   s.patch = 2;
   if (kind != "qwen2_vl") s.image_size = 6;
+  if (variant == "clip tiles") s.pinpoints = {{6, 12}, {12, 6}, {6, 6}};
   s.mels = 5;
   s.max_positions = 12;
   s.projector.hidden = 24;
@@ -80,6 +83,8 @@ inline BlockData llm_block_data(const LlmSpec& s, int num_ports = 0) {
 
 inline BlockData encoder_block_data(const EncoderSpec& s) {
   if (s.modality == "audio") return BlockData::clips({9, 4, 1}, s.mels);
+  if (!s.pinpoints.empty())
+    return BlockData::tiles({{1, 2, 1, 0}, {2, 1, 0, 0}, {1, 1, 0, 1}}, 3, 3 * s.patch * s.patch, s.class_token);
   if (s.kind == "qwen2_vl") return BlockData::grids({{1, 2, 1}, {2, 1, 2}}, s.merge, 3 * s.frames * s.patch * s.patch);
   return BlockData::pictures({9, 4}, 3 * s.patch * s.patch, s.class_token, s.select == "full");
 }

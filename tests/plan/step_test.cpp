@@ -244,6 +244,58 @@ TEST_CASE("rows of pictures turn by their place in the picture, and those of a f
   REQUIRE_THROWS_AS(encoder_rows(std::span(&s, 1), block, 0, rows), std::logic_error);
 }
 
+TEST_CASE("tiles of a picture see themselves alone, and leave as one picture with newlines and without padding") {
+  // Side 2; 2 x 3 tiles without a line at either end, and 1 x 1 without a column.
+  const EncoderRows rows{.name = "eyes", .leading_rows = 1, .tile_side = 2};
+  const auto picture = [](std::int64_t tiles_down, std::int64_t tiles_across, std::int64_t lines,
+                          std::int64_t columns) {
+    const std::int64_t tiles = 1 + tiles_down * tiles_across;
+    return ItemMeta{.encoder = 0,
+                    .source_rows = 4 * tiles,
+                    .inner_rows = 5 * tiles,
+                    .valid_rows = 5 * tiles,
+                    .rows = 4 + (2 * tiles_down - 2 * lines) * (2 * tiles_across - 2 * columns + 1),
+                    .tiles = {tiles_down, tiles_across, lines, columns}};
+  };
+  SampleMeta s;
+  s.id = 4;
+  s.items = {picture(2, 3, 1, 0), picture(1, 1, 0, 1)};
+  s.runs = {{-1, 1, 0}, {0, s.items[0].rows, 0}, {1, s.items[1].rows, 0}, {-1, 2, 1}};
+  s.rows = 3 + s.items[0].rows + s.items[1].rows;
+  s.supervised = 1;
+  const std::int32_t block[] = {0};
+  const RowsPlan p = encoder_rows(std::span(&s, 1), block, 0, rows, 4);
+  REQUIRE(p.size == BlockSize{.rows = 48, .supervised = 0, .source = 36, .out = 24, .tiles = p.size.tiles});
+  REQUIRE(p.items[0].tiles == 7);
+  REQUIRE(p.items[1].tiles == 2);
+  // Inner rows: a class row and four patches of each tile. By hand.
+  const std::vector<std::int32_t> leave = {1,  2,  3,  4,               // small
+                                           8,  9,  13, 14, 18, 19, -1,  // the lower lines of the upper tiles
+                                           21, 22, 26, 27, 31, 32, -1,  // the upper lines of the lower ones
+                                           36, 37, 38, 39, -1, -1};     // no column is left, two lines are
+  REQUIRE(p.out_rows == leave);
+  for (std::size_t q = 0; q < 45; ++q) {
+    REQUIRE(p.positions[q] == static_cast<std::int32_t>(q % 5));
+    for (std::size_t k = 0; k < 48; ++k) {
+      REQUIRE(allowed(p.masks[0].query[q], p.masks[0].order[q], p.masks[0].key[k], p.masks[0].order[k], 0) ==
+              (k < 45 && q / 5 == k / 5));
+    }
+  }
+  // In the LLM a picture is a run of rows as any other, newlines among them.
+  const RowsPlan llm = llm_rows(std::span(&s, 1), block, {.num_encoders = 1, .windows = {0}});
+  REQUIRE(llm.ports[0].dst.size() == leave.size());
+  // Counts that do not belong to the tiles.
+  const auto refused = [&](auto&& change) {
+    SampleMeta wrong = s;
+    change(wrong.items[0]);
+    REQUIRE_THROWS_AS(encoder_rows(std::span(&wrong, 1), block, 0, rows), std::logic_error);
+  };
+  refused([](ItemMeta& m) { --m.rows; });  // a newline is missing
+  refused([](ItemMeta& m) { ++m.tiles.trim_rows; });
+  refused([](ItemMeta& m) { ++m.tiles.cols; });
+  refused([](ItemMeta& m) { --m.source_rows; });
+}
+
 TEST_CASE("text goes on behind a picture at the larger of its height and width, and every sample starts anew") {
   SampleMeta s;
   s.id = 8;

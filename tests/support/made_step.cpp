@@ -1,6 +1,7 @@
 #include "tests/support/made_step.h"
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 namespace mmt::test {
@@ -31,10 +32,18 @@ MadeBatch make_batch(const std::vector<MadeSample>& samples, std::int64_t vocabu
         shape.rows = placed.grid[0] * placed.grid[1] * placed.grid[2];
         shape.source = shape.rows * shape.merged;
       }
+      std::int64_t inner = m->rows * m->merged + m->leading;
+      if (!m->tilings.empty()) {
+        const plan::TileGrid& t = placed.tiles = m->tilings[pictures++ % m->tilings.size()];
+        const auto side = static_cast<std::int64_t>(std::lround(std::sqrt(static_cast<double>(of->rows))));
+        inner = t.count() * (of->rows + m->leading);
+        shape.source = t.count() * of->rows;
+        shape.rows = of->rows + (t.rows * side - 2 * t.trim_rows) * (t.cols * side - 2 * t.trim_cols + 1);
+      }
       meta.rows += m->rows;
       placed.encoder = m->encoder;
       placed.source_rows = m->source;
-      placed.inner_rows = placed.valid_rows = m->rows * m->merged + m->leading;
+      placed.inner_rows = placed.valid_rows = inner;
       placed.rows = m->rows;
       meta.runs.push_back({item, m->rows, 0});
       data::LoadedItem media;
@@ -117,6 +126,18 @@ MediumShape add_eyes_of_any_size(app::Config& c, const TowerSizes& eyes,
   shape.cols = e.image.cols();
   shape.grids = std::move(grids);
   shape.merged = std::int64_t{e.spec.merge} * e.spec.merge;
+  return shape;
+}
+
+MediumShape add_eyes_of_tiles(app::Config& c, const TowerSizes& eyes, std::int64_t image_size,
+                              std::vector<plan::TileGrid> tilings) {
+  MediumShape shape = add_eyes(c, eyes, image_size);
+  app::EncoderConfig& e = c.encoders.back();
+  const int side = e.spec.image_size;
+  for (const plan::TileGrid& t : tilings)
+    e.spec.pinpoints.push_back({static_cast<int>(t.rows) * side, static_cast<int>(t.cols) * side});
+  e.image.fit = data::ImageFit::tiles;
+  shape.tilings = std::move(tilings);
   return shape;
 }
 

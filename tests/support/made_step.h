@@ -27,6 +27,8 @@ struct MediumShape {
   /// patches.
   std::vector<std::array<std::int64_t, 3>> grids{};
   std::int64_t merged = 1;
+  /// Pictures in tiles, taking turns: each tile of `leading` and `rows` rows, square.
+  std::vector<plan::TileGrid> tilings{};
 };
 
 /// Samples of set 0 with their metadata and content, the same in every run: media of a normal distribution, ids and
@@ -51,6 +53,9 @@ MediumShape add_eyes(app::Config& config, const TowerSizes& eyes, std::int64_t i
 /// `eyes`: Qwen2-VL's tower of patch 14, for pictures of these sizes, before an LLM with three positions a row.
 MediumShape add_eyes_of_any_size(app::Config& config, const TowerSizes& eyes,
                                  std::vector<std::array<std::int64_t, 3>> grids);
+/// `eyes`: CLIP on pictures in tiles of `image_size` pixels, and a projector with a newline.
+MediumShape add_eyes_of_tiles(app::Config& config, const TowerSizes& eyes, std::int64_t image_size,
+                              std::vector<plan::TileGrid> tilings);
 MediumShape add_ears(app::Config& config, const TowerSizes& ears, int mels, std::int64_t frames);
 
 /// Caps of the engine that this step just fits into.

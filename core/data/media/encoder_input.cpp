@@ -80,6 +80,15 @@ std::vector<ItemShape> audio_shapes(const AudioProcessing& processing, std::int6
 
 ItemShape picture_shape(const ImageProcessing& processing, bool class_token, VisionSelect select, int width, int height,
                         const std::string& where) {
+  if (processing.fit == ImageFit::tiles) {
+    const Tiling t = processing.tiling(width, height);
+    const PatchGrid tile = processing.grid();
+    return {narrow(tiled_rows(t, tile.rows)),
+            narrow(t.count() * vision_encoder_rows(tile, class_token)),
+            narrow(t.count() * tile.count()),
+            narrow(processing.cols()),
+            {t.rows, t.cols, t.trim_cols > 0 ? -t.trim_cols : t.trim_rows}};
+  }
   const PatchGrid grid = processing.grid(processing.size_of(width, height, where));
   const std::int64_t square = std::int64_t{processing.merge} * processing.merge;
   return {narrow(vision_output_rows(grid, class_token, select) / square),
@@ -102,7 +111,10 @@ EncoderInput image_input(const std::string& module, const ImageOptions& options,
   input.module = module;
   input.modality = Modality::image;
   input.max_rows = max_rows;
+  MMT_CHECK(processing.fit != ImageFit::tiles || !class_token || select == VisionSelect::patches,
+            "{}: class rows of tiles that leave", module);
   input.merge = processing.merge;
+  input.tiles = processing.fit == ImageFit::tiles;
   std::string all =
       fmt::format("image {} {} {} {} {} {} {} {} {} {} {} {}", options.apply_exif, options.max_decode_pixels,
                   static_cast<int>(processing.fit), processing.height, processing.width, processing.resize,
@@ -112,6 +124,9 @@ EncoderInput image_input(const std::string& module, const ImageOptions& options,
     const PixelRule& rule = processing.pixels;
     all += fmt::format(" {} {} {} {} {}", processing.merge, processing.frames, rule.factor, rule.min_pixels,
                        rule.max_pixels);
+  }
+  if (input.tiles) {
+    for (const PictureSize& size : processing.pinpoints) all += fmt::format(" {}x{}", size.height, size.width);
   }
   input.key = hash_of(all);
   const auto shape_of = [processing, class_token, select](int width, int height, const std::string& where) {

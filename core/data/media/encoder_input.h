@@ -20,7 +20,8 @@ struct ItemShape {
   std::int32_t inner_rows = 0;  ///< rows inside the encoder (patches and class token; frames after the stem)
   std::int32_t input_rows = 0;  ///< rows of the buffer that `load` fills (patches; mel frames)
   std::int32_t input_cols = 0;  ///< values a row (channels x patch x patch; mel bins)
-  /// Pictures: frames, height, width in patches. Sound: first sample of the chunk, valid frames, valid inner rows.
+  /// Pictures: frames, height, width in patches; in tiles: their rows and columns, and the lines (below 0: columns) of
+  /// patches at either end that are padding. Sound: first sample of the chunk, valid frames, valid inner rows.
   std::array<std::int32_t, 3> grid{};
   bool operator==(const ItemShape&) const = default;
 };
@@ -30,6 +31,7 @@ struct EncoderInput {
   Modality modality = Modality::image;
   std::int32_t max_rows = 0;  ///< cap on inner_rows of one item (its block's cap); 0: none
   int merge = 1;              ///< pictures: merge x merge patches leave as one row
+  bool tiles = false;         ///< pictures are cut into tiles
   std::uint64_t key = 0;      ///< hash of everything that changes the measures (part of the index key)
   /// The items that a medium becomes (one; several when a long clip is cut into chunks), each of at least one row.
   /// Reads headers, decodes only where the length needs it. `where` begins the message of a DataError. Thread-safe.

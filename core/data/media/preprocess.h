@@ -5,12 +5,14 @@
 #include "core/data/media/audio.h"
 #include "core/data/media/image.h"
 #include "core/data/media/row_counts.h"
+#include "core/data/media/tiles.h"
 
 #include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace mmt::data {
 
@@ -26,6 +28,8 @@ enum class ImageFit : std::uint8_t {
   crop,     ///< shortest edge to `resize`, ratio kept, then the middle `height` x `width` (CLIP)
   stretch,  ///< to `height` x `width`, ratio not kept (SigLIP)
   dynamic,  ///< every picture to a size of its own near its own, by `pixels` (Qwen2-VL)
+  tiles,    ///< once as `stretch`, and once with its ratio into the best of `pinpoints`, black around it, cut into
+            ///< tiles of `height` x `width` (LLaVA-NeXT's AnyRes)
 };
 
 struct ImageProcessing {
@@ -43,6 +47,7 @@ struct ImageProcessing {
   int merge = 1;     ///< patches come in squares of merge x merge, the patches of a square one after the other
   int frames = 1;    ///< that a patch spans; a still picture repeats itself
   PixelRule pixels;  ///< `dynamic`; its factor is a multiple of patch * merge
+  std::vector<PictureSize> pinpoints;            ///< `tiles`; multiples of height and width, which are equal
   std::int64_t max_canvas_pixels = 100'000'000;  ///< of the square canvas; larger ones are refused (image_too_large)
 
   /// Of a picture of this size after the resize.
@@ -50,8 +55,12 @@ struct ImageProcessing {
     if (fit == ImageFit::dynamic) return dynamic_size(pixels, from_width, from_height, where);
     return {width, height};
   }
-  PatchGrid grid() const { return grid({width, height}); }  ///< where all pictures become one size
+  PatchGrid grid() const { return grid({width, height}); }  ///< where all pictures become one size; of a tile
   PatchGrid grid(PictureSize size) const { return patch_grid(size.width, size.height, patch); }
+  /// Of a picture of this size under `tiles`.
+  Tiling tiling(int from_width, int from_height) const {
+    return tiling_of(pinpoints, width, grid().rows, from_width, from_height);
+  }
   std::int64_t cols() const { return std::int64_t{3} * frames * patch * patch; }
 };
 
@@ -71,14 +80,19 @@ class ImageProcessor {
   /// The picture's patches into `out`, which has grid(size).count() * cols() elements: one row a patch, row by row from
   /// the top left, squares of merge x merge patches likewise and the patches of a square likewise. Columns in the order
   /// (channel, frame, y, x): a convolution weight [n, 3, frames, patch, patch] seen as [n, cols] is the matrix to
-  /// multiply with. Every element is overwritten.
+  /// multiply with. Every element is overwritten. Under `tiles`, those of the small picture and of each tile one after
+  /// the other: tiling().count() * grid().count() rows.
   void patches(const Image& image, std::span<float> out, std::string_view where);
 
-  /// The 8-bit picture of its resized size before normalisation.
+  /// The 8-bit picture of its resized size before normalisation; under `tiles`, the small one.
   Image pixels(const Image& image, std::string_view where);
 
  private:
   struct State;
+  /// Of a part of a picture; returns the end of what was written.
+  float* write_patches(const Image& picture, int left, int top, PatchGrid grid, float* to) const;
+  /// In the middle of its best pinpoint, black around it.
+  Image on_canvas(const Image& image);
   ImageProcessing options_;
   std::unique_ptr<State> state_;
 };

@@ -113,6 +113,11 @@ ImageProcessor::ImageProcessor(const ImageProcessing& options) : options_(option
             "{} x {}, resize {}, patch {}, merge {}, frames {}", o.height, o.width, o.resize, o.patch, o.merge,
             o.frames);
   const std::int64_t unit = std::int64_t{o.patch} * o.merge;
+  if (o.fit == ImageFit::tiles) {
+    MMT_CHECK(o.height == o.width && o.merge == 1 && o.frames == 1 && !o.pad_to_square && !o.pinpoints.empty(),
+              "tiles of {} x {}, merge {}, frames {}, {} sizes", o.height, o.width, o.merge, o.frames,
+              o.pinpoints.size());
+  }
   if (o.fit == ImageFit::dynamic) {
     MMT_CHECK(o.pixels.factor > 0 && o.pixels.factor % unit == 0, "factor {} for {} patches of {}", o.pixels.factor,
               o.merge, o.patch);
@@ -148,16 +153,40 @@ Image ImageProcessor::pixels(const Image& image, std::string_view where) {
   return out;
 }
 
+Image ImageProcessor::on_canvas(const Image& image) {
+  const PictureSize size = best_tiled_size(options_.pinpoints, image.width, image.height);
+  const PictureSize own = fitted_into(size, image.width, image.height);
+  std::vector<std::uint8_t> fitted(static_cast<std::size_t>(std::int64_t{3} * own.width * own.height));
+  state_->fit(image, options_, own, fitted);
+  Image canvas{size.width, size.height, {}};
+  canvas.rgb.assign(static_cast<std::size_t>(std::int64_t{3} * size.width * size.height), std::uint8_t{0});
+  const std::int64_t left = (size.width - own.width) / 2, top = (size.height - own.height) / 2;
+  for (std::int64_t y = 0; y < own.height; ++y) {
+    std::memcpy(canvas.rgb.data() + 3 * ((top + y) * size.width + left), fitted.data() + 3 * y * own.width,
+                static_cast<std::size_t>(3 * own.width));
+  }
+  return canvas;
+}
+
 void ImageProcessor::patches(const Image& image, std::span<float> out, std::string_view where) {
   const Image picture = pixels(image, where);
   const PatchGrid grid = options_.grid({picture.width, picture.height});
-  MMT_CHECK(static_cast<std::int64_t>(out.size()) == grid.count() * options_.cols(), "{} elements for {} rows of {}",
-            out.size(), grid.count(), options_.cols());
+  const bool tiles = options_.fit == ImageFit::tiles;
+  const Image canvas = tiles ? on_canvas(image) : Image();
+  const std::int64_t count = tiles ? options_.tiling(image.width, image.height).count() : 1;
+  MMT_CHECK(static_cast<std::int64_t>(out.size()) == count * grid.count() * options_.cols(),
+            "{} elements for {} rows of {}", out.size(), count * grid.count(), options_.cols());
+  float* to = write_patches(picture, 0, 0, grid, out.data());
+  for (int top = 0; top < canvas.height; top += options_.height) {
+    for (int left = 0; left < canvas.width; left += options_.width) to = write_patches(canvas, left, top, grid, to);
+  }
+}
+
+float* ImageProcessor::write_patches(const Image& picture, int left, int top, PatchGrid grid, float* to) const {
   const std::int64_t patch = options_.patch, merge = options_.merge;
   const std::int64_t stride = std::int64_t{3} * picture.width;
-  float* to = out.data();
   const auto write_patch = [&](std::int64_t row, std::int64_t col) {
-    const std::uint8_t* corner = picture.rgb.data() + row * patch * stride + col * patch * 3;
+    const std::uint8_t* corner = picture.rgb.data() + (top + row * patch) * stride + (left + col * patch) * 3;
     for (std::size_t c = 0; c < 3; ++c) {
       const std::array<float, 256>& table = state_->normalised[c];
       const float* first = to;
@@ -173,6 +202,7 @@ void ImageProcessor::patches(const Image& image, std::span<float> out, std::stri
       for (std::int64_t i = 0; i < merge * merge; ++i) write_patch(row + i / merge, col + i % merge);
     }
   }
+  return to;
 }
 
 }  // namespace mmt::data

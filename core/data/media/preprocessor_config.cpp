@@ -88,7 +88,37 @@ void read_dynamic_sizes(const Preprocessor& p, ImageProcessing& o) {
   }
 }
 
+/// Of pictures that are cut into tiles (LLaVA-NeXT): a tile's side, and the sizes that are cut.
+void read_tiles(const Preprocessor& p, ImageProcessing& o) {
+  constexpr std::size_t kMostSizes = 256;
+  o.fit = ImageFit::tiles;
+  o.resize = 0;
+  o.pad_to_square = false;  // do_pad means another padding here
+  if (p.has("crop_size")) p.box("crop_size", o.height, o.width);
+  if (p.has("size")) {
+    int height = 0, width = 0;
+    if (p["size"].is_object() && p["size"].contains("shortest_edge"))
+      height = width = p.side("size", p["size"]["shortest_edge"]);
+    else
+      p.box("size", height, width);
+    if (!p.has("crop_size")) o.height = o.width = height;
+    if (height != o.height || width != o.width) p.refuse("size", "differs from crop_size: a tile has one size");
+  }
+  if (o.height != o.width) p.refuse("crop_size", "tiles must be squares");
+  if (!p.has("image_grid_pinpoints")) return;
+  const char* const key = "image_grid_pinpoints";
+  const nlohmann::json& list = p[key];
+  if (!list.is_array() || list.empty() || list.size() > kMostSizes)
+    p.refuse(key, fmt::format("expected 1 to {} pairs of height and width", kMostSizes));
+  o.pinpoints.clear();
+  for (const nlohmann::json& pair : list) {
+    if (!pair.is_array() || pair.size() != 2) p.refuse(key, "expected pairs of height and width");
+    o.pinpoints.push_back({.width = p.side(key, pair[1]), .height = p.side(key, pair[0])});
+  }
+}
+
 void read_sizes(const Preprocessor& p, ImageProcessing& o) {
+  if (o.fit == ImageFit::tiles || p.has("image_grid_pinpoints")) return read_tiles(p, o);
   if (o.fit == ImageFit::dynamic) return read_dynamic_sizes(p, o);
   const bool crop = p.flag("do_center_crop", p.has("crop_size"));
   if (crop) {

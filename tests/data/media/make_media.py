@@ -3,6 +3,7 @@
   python3 -m venv v && v/bin/pip install pillow numpy soundfile soxr transformers && v/bin/python make_media.py
   v/bin/pip install 'pillow<13' && v/bin/python make_media.py --resize-only      # releases before 13 resize in another order
   v/bin/python make_media.py --qwen2-vl-only      # the goldens of qwen2_vl.txt alone
+  v/bin/python make_media.py --anyres-only        # those of anyres.txt
 
 Goldens come from Pillow, libsndfile through soundfile, soxr through its Python binding, and transformers' Pillow image
 processors and numpy Whisper feature extractor, or from the plain numpy computations below.
@@ -258,6 +259,59 @@ def make_qwen2_vl():
     save("qwen2_vl.txt", ("\n".join(lines) + "\n").encode())
 
 
+PINPOINTS = {  # side of a tile: heights and widths that pictures are fitted into
+    336: [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]],
+    384: [[384 * i, 384 * j] for i in range(1, 4) for j in range(1, 4)],
+    56: [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]],
+    28: [[28, 28], [56, 84], [84, 28]],
+}
+SIZES = [(1, 1), (336, 336), (337, 336), (672, 672), (673, 671), (1000, 1000), (640, 480), (480, 640), (1920, 1080),
+         (1080, 1920), (4000, 3000), (3000, 4000), (500, 333), (333, 500), (1008, 336), (336, 1008), (2000, 150),
+         (150, 2000), (5000, 50), (50, 5000), (1365, 768), (700, 1050), (997, 331), (331, 997), (99, 1500), (1237, 41), (1, 3000), (3000, 1), (2, 2000)]
+
+
+def make_anyres():
+    """`size` lines: side of a tile, patch, width and height of a picture; height and width that it is fitted into; first
+    line and first column of patches that stay, rows in the LLM. `picture` lines: file, side,
+    patch, tiles, FNV-1a of the 8-bit values of all patches in the order of the tower's rows, sum, sum of squares."""
+    import torch
+    from transformers import LlavaNextImageProcessorPil
+    from transformers.image_processing_utils import select_best_resolution
+    from transformers.models.llava_next.modeling_llava_next import unpad_image
+    from transformers.models.llava_next.processing_llava_next import LlavaNextProcessor
+    lines = []
+    for side, pinpoints in PINPOINTS.items():
+        patch = 14 if side > 28 else 7
+        patches = side // patch
+        for width, height in SIZES:
+            best = select_best_resolution((height, width), pinpoints)
+            rows, cols = (x // side * patches for x in best)
+            places = torch.arange(rows * cols).reshape(1, rows, cols)
+            kept = unpad_image(places, (height, width))
+            count = LlavaNextProcessor._get_unpadded_features(None, height, width, patches, patches, best[0] // side,
+                                                              best[1] // side)
+            assert count == (kept.numel(), kept.shape[1])
+            first = divmod(int(kept.flatten()[0]), cols) if kept.numel() else (
+                (rows // 2, 0) if kept.shape[1] == 0 else (0, cols // 2))
+            lines.append(f"size {side} {patch} {width} {height} {best[0]} {best[1]} {first[0]} {first[1]} "
+                         f"{patches * patches + sum(count)}")
+    for name in ("garment.png", "rgb.png", "strip_1x305.png", "exif6.jpg", "j420.jpg", "lossy.webp", "grey.png",
+                 "../pretrained/picture1.png", "../pretrained/picture2.png"):
+        image = ImageOps.exif_transpose(Image.open(HERE / name)).convert("RGB")
+        for side, patch in ((336, 14), (56, 14), (28, 7)):
+            processor = LlavaNextImageProcessorPil(size={"shortest_edge": side}, image_grid_pinpoints=PINPOINTS[side],
+                                                   crop_size={"height": side, "width": side})
+            values = np.asarray(processor(image, return_tensors="np")["pixel_values"][0], dtype=np.float32)
+            grid = side // patch
+            rows = values.reshape(-1, 3, grid, patch, grid, patch).transpose(0, 2, 4, 1, 3, 5)
+            mean, std = (np.array(x)[:, None, None] for x in (processor.image_mean, processor.image_std))
+            levels = np.rint((rows.astype(np.float64) * std + mean) * 255).astype(np.uint8)
+            wide = values.astype(np.float64)
+            lines.append(f"picture {name} {side} {patch} {values.shape[0]} {fnv(np.ascontiguousarray(levels).tobytes()):016x} "
+                         f"{wide.sum():.9e} {(wide * wide).sum():.9e}")
+    save("anyres.txt", ("\n".join(lines) + "\n").encode())
+
+
 def clip_for_mel(num):
     """The same samples as the test's `mel_clip`."""
     i = np.arange(num)
@@ -309,11 +363,15 @@ if __name__ == "__main__":
     if "--qwen2-vl-only" in sys.argv:
         make_qwen2_vl()
         sys.exit()
+    if "--anyres-only" in sys.argv:
+        make_anyres()
+        sys.exit()
     make_png()
     make_jpeg()
     make_webp()
     make_preprocess()
     make_qwen2_vl()
+    make_anyres()
     make_sound()
     make_mel()
     print(sum(f.stat().st_size for f in HERE.iterdir()), "bytes")
