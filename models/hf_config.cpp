@@ -251,6 +251,16 @@ void read_llava(const HfJson& j, HfConfig& c) {
   c.has_projector = true;
 }
 
+/// A llava whose pictures are cut into tiles.
+void read_llava_next(const HfJson& j, HfConfig& c) {
+  read_llava(j, c);
+  EncoderSpec& s = *c.encoder;
+  s.pinpoints = j.pairs("image_grid_pinpoints", {{336, 672}, {672, 336}, {672, 672}, {1008, 336}, {336, 1008}});
+  if (s.pinpoints.empty()) j.refuse("image_grid_pinpoints", "is empty");
+  if (s.select == "full" && s.class_token)
+    j.refuse("vision_feature_select_strategy", "\"full\" leaves no room for the class rows of tiles");
+}
+
 EncoderSpec read_qwen2_vl_tower(const HfJson& vision) {
   EncoderSpec s = encoder_preset("qwen2_vl");
   s.hidden = vision.count("embed_dim", 1280);
@@ -287,8 +297,8 @@ void read_qwen2_vl(const HfJson& j, HfConfig& c) {
 }  // namespace
 
 std::string memory_prefix(const HfConfig& c, HfPart part) {
-  if (c.model_type == "llava" || c.model_type == "qwen2_vl") {
-    const bool llava = c.model_type == "llava";
+  const bool llava = c.model_type == "llava" || c.model_type == "llava_next";
+  if (llava || c.model_type == "qwen2_vl") {
     if (part == HfPart::llm) return "model.language_model.";
     if (part == HfPart::vision) return llava ? "model.vision_tower." : "model.visual.";
     return llava ? "model.multi_modal_projector." : "model.visual.merger.";
@@ -303,7 +313,7 @@ std::vector<std::string> hf_model_types() {
   std::vector<std::string> types;
   for (const LlmFamily& f : kLlms) types.emplace_back(f.model_type);
   for (const TowerFamily& f : kTowers) types.emplace_back(f.model_type);
-  for (const char* type : {"clip", "siglip", "whisper", "llava", "qwen2_vl", "qwen2_vl_vision"})
+  for (const char* type : {"clip", "siglip", "whisper", "llava", "llava_next", "qwen2_vl", "qwen2_vl_vision"})
     types.emplace_back(type);
   return types;
 }
@@ -329,6 +339,8 @@ HfConfig parse_hf_config(std::string_view json, const std::string& path) {
     c.encoder = read_whisper(j);
   } else if (c.model_type == "llava") {
     read_llava(j, c);
+  } else if (c.model_type == "llava_next") {
+    read_llava_next(j, c);
   } else if (c.model_type == "qwen2_vl") {
     read_qwen2_vl(j, c);
   } else if (c.model_type == "qwen2_vl_vision") {

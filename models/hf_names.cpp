@@ -78,8 +78,8 @@ std::optional<std::string> hf_stem(HfPart part, std::string_view name) {
       break;  // markers are looked for after each
     }
   }
-  // A projector never stands alone without its prefix but in files of our own.
-  constexpr std::string_view kOwn[] = {"linear", "ln_q.", "mlp."};
+  // A projector never stands alone without its prefix but in files of our own; LLaVA-NeXT's newline does.
+  constexpr std::string_view kOwn[] = {"linear", "ln_q.", "mlp.", "image_newline"};
   if (part == HfPart::projector && !marked &&
       std::ranges::none_of(kOwn, [&](std::string_view start) { return name.starts_with(start); }))
     return std::nullopt;

@@ -64,22 +64,26 @@ std::string projector_description(const Config& c, const EncoderConfig& e) {
                          {"out", c.llm.spec.hidden},
                          {"bias", e.spec.projector.bias},
                          {"activation", e.spec.projector.activation},
-                         {"encoder", e.spec.name}};
+                         {"encoder", e.spec.name},
+                         {"image_newline", !e.spec.pinpoints.empty()}};
   return j.dump(2) + "\n";
 }
 
-void warn_of_preparation(const std::string& origin, const EncoderConfig& e) {
+/// `tiles`: the config.json of the origin says that pictures are cut.
+void warn_of_preparation(const std::string& origin, const EncoderConfig& e, bool tiles) {
   if (e.spec.modality != "image") return;
   data::ImageProcessing base;
-  base.fit = e.image.fit;
+  base.fit = e.image.fit == data::ImageFit::tiles && !tiles ? data::ImageFit::stretch : e.image.fit;
   base.height = base.width = e.spec.image_size;
   base.patch = e.image.patch;
   base.merge = e.image.merge;
   base.frames = e.image.frames;
+  base.pinpoints = e.image.pinpoints;
   const auto published = data::read_image_preprocessor(origin, base);
   if (published && (published->mean != e.image.mean || published->std != e.image.std ||
                     published->resample != e.image.resample || published->fit != e.image.fit ||
-                    published->pad_to_square != e.image.pad_to_square || published->resize != e.image.resize))
+                    published->pad_to_square != e.image.pad_to_square || published->resize != e.image.resize ||
+                    (published->fit == data::ImageFit::tiles && published->pinpoints != e.image.pinpoints)))
     log::warning("{}: its preparation of pictures is exported, but {} was trained with another", origin, e.spec.name);
 }
 
@@ -122,8 +126,10 @@ models::HfPlace own_place(const Config& c, const std::vector<std::string>& modul
 
 std::string preparation_of(const EncoderConfig& e) {
   const data::ImageProcessing& o = e.image;
-  const bool crop = o.fit == data::ImageFit::crop, dynamic = o.fit == data::ImageFit::dynamic;
+  const bool dynamic = o.fit == data::ImageFit::dynamic, tiles = o.fit == data::ImageFit::tiles;
+  const bool crop = o.fit == data::ImageFit::crop || tiles;
   OrderedJson j = {{"image_processor_type", dynamic                 ? "Qwen2VLImageProcessor"
+                                            : tiles                 ? "LlavaNextImageProcessor"
                                             : e.spec.kind == "clip" ? "CLIPImageProcessor"
                                                                     : "SiglipImageProcessor"},
                    {"do_resize", true},
@@ -150,6 +156,7 @@ std::string preparation_of(const EncoderConfig& e) {
     j["size"] = box;
   }
   if (o.pad_to_square) j["do_pad"] = true;
+  if (tiles) j["image_grid_pinpoints"] = e.spec.pinpoints;
   return j.dump(2) + "\n";
 }
 
@@ -162,8 +169,8 @@ std::string published_description(const Config& c, const std::vector<std::string
   const models::HfConfig published = models::read_hf_config(origin);
   for (const EncoderConfig& e : c.encoders) {
     if (std::ranges::find(modules, e.spec.name) == modules.end()) continue;
-    warn_of_preparation(origin, e);
-    if (published.model_type != "llava") continue;
+    warn_of_preparation(origin, e, published.encoder && !published.encoder->pinpoints.empty());
+    if (published.model_type != "llava" && published.model_type != "llava_next") continue;
     if (e.spec.feature_layer != published.encoder->feature_layer) {
       j["vision_feature_layer"] = e.spec.feature_layer;
       changed = true;

@@ -32,7 +32,7 @@ TOLERANCE = 1e-4  # of a tensor's norm: fp32 sums in other orders, through two l
 MODULES = {  # by case: what the YAML file says
     "llama3": {"llm": "llama3"}, "mistral": {"llm": "mistral"}, "qwen2": {"llm": "qwen2"}, "qwen3": {"llm": "qwen3"},
     "llava_clip": {"whole": "llava_clip"}, "llava_siglip": {"whole": "llava_siglip"},
-    "qwen2_vl": {"whole": "qwen2_vl"},
+    "llava_next": {"whole": "llava_next"}, "qwen2_vl": {"whole": "qwen2_vl"},
     "composed": {"eyes": "siglip", "ears": "whisper", "llm": "qwen3", "eyes.projector": "projector_eyes",
                  "ears.projector": "projector_ears"},
 }
@@ -84,6 +84,8 @@ class Reference:
             return "llm/model." + name[len("model.language_model."):]
         if name.startswith("model.vision_tower."):
             return "eyes/" + name[len("model.vision_tower."):].removeprefix("vision_model.")
+        if name == "model.image_newline":
+            return "eyes.projector/image_newline"
         if name.startswith("model.multi_modal_projector."):
             return "eyes.projector/" + name[len("model.multi_modal_projector."):]
         if name.startswith("model.visual.merger."):
@@ -116,6 +118,8 @@ class Reference:
 
     def logits(self, record, ids):
         ids = torch.tensor(ids)[None]
+        if "whole" in self.modules and self.whole.config.model_type == "llava_next":
+            return self.tiled_logits(record, ids)
         picture = record.get("image") and os.path.join(self.folder, record["image"])
         sound = record.get("audio") and os.path.join(self.folder, record["audio"])
         if "whole" in self.modules:
@@ -134,6 +138,17 @@ class Reference:
             rows = self.project("ears.projector", self.ears(self.frames(sound)).last_hidden_state[0])
             x = torch.cat([x[0][ids[0] != 263], rows])[self.places(ids[0] == 263)][None]
         return self.llm(inputs_embeds=x).logits[0]
+
+    def tiled_logits(self, record, ids):
+        names = record.get("image", [])
+        images = []
+        for name in [names] if isinstance(names, str) else names:
+            with Image.open(os.path.join(self.folder, name)) as image:
+                images.append(image.convert("RGB"))
+        media = self.processor(images=images, return_tensors="pt") if images else {}
+        if images:
+            media["pixel_values"] = media["pixel_values"].to(self.dtype)
+        return self.whole(input_ids=ids, **media).logits[0]
 
     @staticmethod
     def places(media):
@@ -287,7 +302,7 @@ def main():
     for case in args.cases or MODULES:
         path = os.path.join(args.folder, case + ".yaml")
         ours = dump(args.binary, path, "fp32")
-        data = {"composed": "media", "llava_clip": "pictures", "llava_siglip": "pictures",
+        data = {"composed": "media", "llava_next": "tiles", "llava_clip": "pictures", "llava_siglip": "pictures",
                 "qwen2_vl": "pictures"}.get(case, "text")
         with open(os.path.join(args.folder, data + ".json"), encoding="utf-8") as f:
             records = json.load(f)

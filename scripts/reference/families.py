@@ -30,6 +30,7 @@ TEXT = dict(vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hid
             max_position_embeddings=512, tie_word_embeddings=False)
 TOWER = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=2, patch_size=14,
              image_size=56)
+PINPOINTS = [[56, 112], [112, 56], [112, 112], [168, 56], [56, 168]]
 
 
 def llama3():
@@ -67,6 +68,14 @@ def llava_siglip():
         vision_feature_layer=-1, vision_feature_select_strategy="full"))
 
 
+def llava_next():
+    text = hf.MistralConfig(**TEXT, num_key_value_heads=1, rms_norm_eps=1e-5, sliding_window=None)
+    vision = hf.CLIPVisionConfig(**TOWER)
+    return hf.LlavaNextForConditionalGeneration(hf.LlavaNextConfig(
+        vision_config=vision, text_config=text, image_token_index=256 + SPECIAL.index("<|image_pad|>"),
+        vision_feature_layer=-2, vision_feature_select_strategy="default", image_grid_pinpoints=PINPOINTS))
+
+
 def qwen2_vl():
     text = dict(TEXT, num_key_value_heads=1, rms_norm_eps=1e-6, bos_token_id=None, eos_token_id=None, rope_parameters=dict(
         rope_type="default", rope_theta=1000.0, mrope_section=[2, 3, 3]))
@@ -92,7 +101,7 @@ def whisper():
 
 
 CASES = {"llama3": llama3, "mistral": mistral, "qwen2": qwen2, "qwen3": qwen3, "llava_clip": llava_clip,
-         "llava_siglip": llava_siglip, "qwen2_vl": qwen2_vl, "siglip": siglip, "whisper": whisper}
+         "llava_siglip": llava_siglip, "llava_next": llava_next, "qwen2_vl": qwen2_vl, "siglip": siglip, "whisper": whisper}
 
 
 def fill(model):
@@ -147,7 +156,8 @@ def write_tokenizer(path):
 
 
 def write_media(folder):
-    for i, (width, height) in enumerate([(56, 56), (97, 61), (40, 83)]):
+    # The last three: tall and wide enough to lose padding at two sides and above, and one that is smaller than a patch.
+    for i, (width, height) in enumerate([(56, 56), (97, 61), (40, 83), (150, 31), (20, 110), (9, 7)]):
         y, x = np.mgrid[0:height, 0:width]
         channels = [127 + 100 * np.sin(x / (5.0 + i) + c) * np.cos(y / (9.0 - c)) for c in range(3)]
         Image.fromarray(np.stack(channels, -1).astype(np.uint8)).save(os.path.join(folder, f"picture{i}.png"))
@@ -172,7 +182,12 @@ def write_data(folder):
                 for i in range(3)]
     sounds = [{"id": f"s{i}", "audio": f"sound{i}.wav", "conversations": talk("<audio>\nHow high?", f"{300 + 200 * i}")}
               for i in range(2)]
-    for name, records in {"text": text, "pictures": text[:1] + pictures,
+    tiles = text[:1] + [
+        {"id": "n0", "image": "picture0.png", "conversations": talk("<image>\nWhat?", "A square.")},
+        {"id": "n1", "image": ["picture3.png", "picture5.png"], "conversations": talk("<image>\nand <image>?", "Wide.")},
+        {"id": "n2", "image": "picture4.png", "conversations": talk("<image>\nWhat?", "Tall.")},
+        {"id": "n3", "image": ["picture1.png", "picture2.png"], "conversations": talk("<image><image>\nBoth?", "Yes.")}]
+    for name, records in {"text": text, "tiles": tiles, "pictures": text[:1] + pictures,
                           "media": text[:1] + pictures[1:] + sounds}.items():
         with open(os.path.join(folder, name + ".json"), "w", encoding="utf-8") as f:
             json.dump(records, f, indent=1)
@@ -201,7 +216,9 @@ def write_configs(folder):
         whole = case.startswith("llava") or case == "qwen2_vl"
         if whole:
             modules = f"  eyes: {{role: encoder, init: {{hf: {case}}}}}\n" + modules
-        configs[case] = CONFIG.format(modules=modules, samples=4 if whole else 2, data="pictures" if whole else "text")
+        tiles = case == "llava_next"
+        configs[case] = CONFIG.format(modules=modules, samples=5 if tiles else 4 if whole else 2,
+                                      data="tiles" if tiles else "pictures" if whole else "text")
     configs["composed"] = CONFIG.format(
         modules="  eyes: {role: encoder, init: {hf: siglip}, post_norm: true, projector: {init: {hf: projector_eyes}}}\n"
                 "  ears: {role: encoder, init: {hf: whisper}, projector: {kind: linear, init: {hf: projector_ears}}}\n"
@@ -244,8 +261,10 @@ def main():
             tower = "Siglip" if "siglip" in case else "CLIP"
             pixels = 60 if case == "siglip" else 56
             side = {"height": pixels, "width": pixels}
-            processor = getattr(hf, tower + "ImageProcessorPil")
+            processor = hf.LlavaNextImageProcessorPil if case == "llava_next" else getattr(hf, tower + "ImageProcessorPil")
             sizes = {"size": side} if tower == "Siglip" else {"size": {"shortest_edge": 56}, "crop_size": side}
+            if case == "llava_next":
+                sizes["image_grid_pinpoints"] = PINPOINTS
             processor(**sizes).save_pretrained(path)
         if case == "qwen2_vl":
             hf.Qwen2VLImageProcessorPil(size={"shortest_edge": 28 * 28 * 2, "longest_edge": 28 * 28 * 6}).save_pretrained(path)

@@ -111,8 +111,8 @@ std::string joined(const std::vector<std::string>& list) {
 
 TEST_CASE("published models compute what PyTorch does in loss logits and every gradient") {
   const PretrainedRun p;
-  const std::string name =
-      GENERATE("llama3", "mistral", "qwen2", "qwen3", "llava_clip", "llava_siglip", "qwen2_vl", "composed");
+  const std::string name = GENERATE("llama3", "mistral", "qwen2", "qwen3", "llava_clip", "llava_siglip", "llava_next",
+                                    "qwen2_vl", "composed");
   INFO(name);
   const json expected = p.expected(name);
   const DumpFile one = p.dump(name + ".yaml");
@@ -159,7 +159,7 @@ void require_same_tensors(const fs::path& before, const fs::path& after, const s
 
 TEST_CASE("a published model goes out as it came in bit for bit") {
   const PretrainedRun p;
-  const std::string name = GENERATE("llama3", "qwen2", "llava_clip", "qwen2_vl", "composed");
+  const std::string name = GENERATE("llama3", "qwen2", "llava_clip", "llava_next", "qwen2_vl", "composed");
   INFO(name);
   const std::string precision = GENERATE("fp32", "bf16");
   // A step that changes no bit: the weights of the checkpoint are those that were read. A frozen module is kept in the
@@ -265,10 +265,58 @@ TEST_CASE("a published folder that does not fit is refused with its tensors") {
     write_text(llm / "model.safetensors", bytes.substr(0, bytes.size() - 2));
     require_refused(dump("llama3.yaml", {}, 2), {"model.safetensors"});
   }
+  SECTION("a key of init that there is not") {
+    const Outcome o = dump("llama3.yaml", {"modules.llm.init={hff: llama3}"});
+    require_refused(o, {"modules.llm.init.hff: unknown key"});
+    CHECK_THAT(o.err + o.out, !Catch::Contains("missing"));  // what the folder would have said
+    require_refused(dump("llama3.yaml", {"modules.llm.init={}"}), {"modules.llm.init.checkpoint: missing"});
+    CHECK_THAT(dump("llava_clip.yaml", {"modules.eyes.init={hf: nowhere}"}).err, !Catch::Contains("kind"));
+  }
+  SECTION("sizes of tiles") {
+    const std::string sizes = "modules.eyes.anyres.pinpoints=";
+    require_refused(dump("llava_next.yaml", {sizes + "[[56, 112]]"}), {"anyres: contradicts"});
+    require_refused(dump("llava_next.yaml", {"modules.eyes.fit=crop"}), {"fit: has no meaning beside anyres"});
+    require_refused(dump("llava_clip.yaml", {sizes + "[[56, 112]]"}), {"anyres: contradicts"});
+    const Set anew = {"modules.eyes.projector.init=random"};
+    require_refused(dump("llava_clip.yaml", with(anew, {sizes + "[[56, 100]]"})), {"multiples of image_size 56"});
+    require_refused(dump("llava_clip.yaml", with(anew, {sizes + "[[56]]"})), {"expected 2 values"});
+    require_refused(dump("llava_clip.yaml", with(anew, {sizes + "[[56, 112]]", "modules.eyes.select=full"})),
+                    {"select: full"});
+    change_config(p.folder() / "llava_next", [](json& j) { j["image_grid_pinpoints"] = {{56, 112}}; });
+    require_refused(dump("llava_next.yaml"), {"image_grid_pinpoints of its preprocessor"});
+  }
+  SECTION("a folder without its newline") {
+    std::string bytes = read_text(p.folder() / "llava_next/model.safetensors");
+    bytes.replace(bytes.find("image_newline"), 13, "image_newlime");
+    write_text(p.folder() / "llava_next/model.safetensors", bytes);
+    require_refused(dump("llava_next.yaml"), {"tensors that are missing", "image_newline"});
+  }
   SECTION("a projector for another LLM") {
     require_refused(dump("llava_clip.yaml", {"modules.eyes.projector.kind=linear"}), {"linear.weight", "init: random"});
     require_done(dump("llava_clip.yaml", {"modules.eyes.projector.kind=linear", "modules.eyes.projector.init=random"}));
   }
+}
+
+TEST_CASE("a tower that looks at tiles before another LLM goes out with its newline and comes back") {
+  const PretrainedRun p;
+  const Set tiles = {"modules.eyes.anyres.pinpoints=[[60, 120], [120, 60]]"};
+  const Set anew = with(tiles, {"modules.eyes.projector.init=random", "optimizer.lr=0.05"});
+  require_done(p.run("train", "composed.yaml", anew));
+  const std::string step = (p.folder() / "run/checkpoints/step_00000001").string();
+  const DumpFile after = p.dump(
+      "composed.yaml", with(anew, {"modules.eyes.init.checkpoint=" + step, "modules.ears.init.checkpoint=" + step,
+                                   "modules.llm.init.checkpoint=" + step}));
+  REQUIRE(after.grads.contains("eyes.projector/image_newline"));
+  const fs::path out = p.folder() / "out";
+  require_done(p.run("export", "composed.yaml", anew, {}, {"--out", out.string(), "--dtype", "F32"}));
+  CHECK(mmt::data::SafetensorsModel::open((out / "eyes.projector").string()).contains("image_newline"));
+  Set again = tiles;
+  for (const char* module : {"eyes", "ears", "llm"})
+    again.push_back(fmt::format("modules.{}.init.hf={}", module, (out / module).string()));
+  for (const char* module : {"eyes", "ears"})
+    again.push_back(
+        fmt::format("modules.{}.projector.init.hf={}", module, (out / (std::string(module) + ".projector")).string()));
+  CHECK(p.dump("composed.yaml", again).loss == after.loss);
 }
 
 TEST_CASE("a published model goes on with a checkpoint's weights") {
@@ -288,8 +336,8 @@ TEST_CASE("a published model goes on with a checkpoint's weights") {
 
 TEST_CASE("three steps of training have PyTorch's losses") {
   const PretrainedRun p;
-  const std::string name =
-      GENERATE("llama3", "mistral", "qwen2", "qwen3", "llava_clip", "llava_siglip", "qwen2_vl", "composed");
+  const std::string name = GENERATE("llama3", "mistral", "qwen2", "qwen3", "llava_clip", "llava_siglip", "llava_next",
+                                    "qwen2_vl", "composed");
   INFO(name);
   const json expected = p.expected(name)["train"];
   require_done(p.run("train", name + ".yaml",

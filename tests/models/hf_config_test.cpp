@@ -128,6 +128,35 @@ TEST_CASE("a LLaVA has a tower a projector and an LLM") {
   CHECK(parse(R"({"model_type": "llava", "text_config": {"tie_word_embeddings": true}})").llm->tie_embeddings);
 }
 
+TEST_CASE("a LLaVA-NeXT is a LLaVA with sizes that pictures are cut from") {
+  // As llava-v1.6-mistral-7b-hf has it.
+  const HfConfig c = parse(R"({"model_type": "llava_next", "image_token_index": 32000, "projector_hidden_act": "gelu",
+    "image_grid_pinpoints": [[336, 672], [672, 336]], "vision_feature_layer": -2, "use_image_newline_parameter": true,
+    "vision_feature_select_strategy": "default", "vocab_size": 32064, "tie_word_embeddings": false,
+    "text_config": {"model_type": "mistral", "intermediate_size": 14336, "max_position_embeddings": 32768,
+      "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": null,
+      "vocab_size": 32064},
+    "vision_config": {"hidden_size": 1024, "image_size": 336, "intermediate_size": 4096,
+      "model_type": "clip_vision_model", "num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 14}})");
+  CHECK(c.llm->kind == "mistral");
+  CHECK(c.llm->sliding_window == 0);
+  CHECK(c.has_projector);
+  CHECK(c.encoder->feature_layer == -2);
+  CHECK(c.encoder->pinpoints == std::vector<std::array<int, 2>>{{336, 672}, {672, 336}});
+  CHECK(memory_prefix(c, HfPart::projector) == "model.multi_modal_projector.");
+  const HfConfig bare = parse(R"({"model_type": "llava_next"})");
+  CHECK(bare.encoder->pinpoints.size() == 5);
+  CHECK(noted(bare, "image_grid_pinpoints [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]"));
+  const auto message = [](const std::string& more) {
+    return message_of<ConfigError>([&] { parse(R"({"model_type": "llava_next", )" + more + "}"); });
+  };
+  CHECK_THAT(message(R"("image_grid_pinpoints": [])"), Catch::Contains("m/config.json: image_grid_pinpoints"));
+  CHECK_THAT(message(R"("image_grid_pinpoints": [[336]])"), Catch::Contains("image_grid_pinpoints: expected a list"));
+  CHECK_THAT(message(R"("image_grid_pinpoints": [[336, 0]])"), Catch::Contains("image_grid_pinpoints: expected pairs"));
+  CHECK_THAT(message(R"("image_grid_pinpoints": [[336, 1e30]])"), Catch::Contains("expected pairs"));
+  CHECK_THAT(message(R"("vision_feature_select_strategy": "full")"), Catch::Contains("class rows of tiles"));
+}
+
 TEST_CASE("mistakes in a config.json name the file and the key") {
   const auto message = [](const std::string& json) { return message_of<ConfigError>([&] { parse(json); }); };
   CHECK_THAT(message("{"), Catch::StartsWith("m/config.json:1:"));

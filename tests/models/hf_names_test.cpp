@@ -51,6 +51,7 @@ TEST_CASE("tensors are found under all spellings of their names") {
         "model.mm_projector.0.weight"}},
       {HfPart::projector, "linear_2.bias", {"multi_modal_projector.linear_2.bias", "model.mm_projector.2.bias"}},
       {HfPart::projector, "linear.weight", {"multi_modal_projector.linear.weight", "linear.weight"}},
+      {HfPart::projector, "image_newline", {"image_newline", "model.image_newline"}},
   };
   for (const Case& c : cases) {
     for (const std::string& name : c.spellings) {
