@@ -24,22 +24,29 @@ void read_activation(Reader& r, std::string& name) {
 }
 
 /// `random`, {checkpoint: folder} or {hf: folder}, or both: the one's weights in the other's model. Without the key
-/// what `init` holds stays.
-void read_init(Reader& r, ModuleInit& init, bool checkpoints = true) {
-  r.value("init", [&](Value& v) {
+/// what `init` holds stays. False after a mistake: what a published model would have said is then not missed.
+bool read_init(Reader& r, ModuleInit& init, bool checkpoints = true) {
+  if (!r.has("init")) return true;
+  return r.value("init", [&](Value& v) {
     init = ModuleInit{};
     if (v.read_word("random")) return true;
-    return v.read_map([&](Reader& m) {
-      if (!checkpoints) {
-        m.required("hf", as_path(init.hf));
-        return;
-      }
-      if (!m.has("hf"))
-        m.required("checkpoint", as_path(init.checkpoint));
-      else if (m.has("checkpoint"))
-        m.required("checkpoint", as_path(init.checkpoint));
-      if (m.has("hf")) m.required("hf", as_path(init.hf));
+    bool good = true, named = false;
+    const auto read = [&](Reader& m, const char* key, std::string& path) {
+      if (!m.has(key)) return;
+      named = true;
+      good = m.required(key, as_path(path)) && good;
+    };
+    const bool map = v.read_map([&](Reader& m) {
+      read(m, "hf", init.hf);
+      if (checkpoints) read(m, "checkpoint", init.checkpoint);
+      m.rest([&](const std::string&, Value& other) {
+        good = false;
+        other.problem(checkpoints ? "unknown key: hf and checkpoint are known here" : "unknown key: hf is known here");
+      });
+      if (good && !named) m.missing(checkpoints ? "checkpoint" : "hf");
+      good = good && named;
     });
+    return map && good;
   });
 }
 
@@ -298,11 +305,11 @@ bool read_kind(Reader& r, bool image, std::string& kind, bool published) {
 }
 
 void read_encoder(Reader& r, const std::string& name, EncoderConfig& e) {
-  read_init(r, e.init);
+  const bool readable = read_init(r, e.init);
   const std::optional<models::HfConfig> published = read_published(r, e.init);
   if (published && !published->encoder)
     r.problem("init", fmt::format("{}: a {} has no encoder", published->path, published->model_type));
-  const bool given = !e.init.hf.empty();
+  const bool given = !e.init.hf.empty() || !readable;
   if (published && published->encoder) e.spec = *published->encoder;
   const models::EncoderSpec own = e.spec;
   std::string modality = own.modality.empty() ? "image" : own.modality, kind = own.kind;
@@ -354,11 +361,11 @@ void read_encoder(Reader& r, const std::string& name, EncoderConfig& e) {
 }
 
 void read_llm(Reader& r, const std::string& name, LlmConfig& llm) {
-  read_init(r, llm.init);
+  const bool readable = read_init(r, llm.init);
   const std::optional<models::HfConfig> published = read_published(r, llm.init);
   if (published && !published->llm)
     r.problem("init", fmt::format("{}: a {} has no LLM", published->path, published->model_type));
-  const bool given = !llm.init.hf.empty();
+  const bool given = !llm.init.hf.empty() || !readable;
   if (published && published->llm) llm.spec = *published->llm;
   const models::LlmSpec own = llm.spec;
   std::string kind = own.kind;
