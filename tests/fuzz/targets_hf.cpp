@@ -38,7 +38,8 @@ const Registration kRegistered({"hf_config",
                                 LLVMFuzzerTestOneInput,
                                 {"data/pretrained/llama3/config.json", "data/pretrained/mistral/config.json",
                                  "data/pretrained/qwen2/config.json", "data/pretrained/llava_clip/config.json",
-                                 "data/pretrained/whisper/config.json", "data/pretrained/siglip/config.json"},
+                                 "data/pretrained/whisper/config.json", "data/pretrained/siglip/config.json",
+                                 "data/pretrained/llava_next/config.json"},
                                 {"\"model_type\":",
                                  "\"llama\"",
                                  "\"qwen2\"",
@@ -88,17 +89,22 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     const data::ImageProcessing o = data::parse_image_preprocessor(text_of(data, size), "p.json", {});
     if (o.height < 1 || o.width < 1 || o.resize < 0 || !(o.std[0] > 0 && o.std[1] > 0 && o.std[2] > 0))
       throw std::logic_error("a preparation that is none was accepted");
+    for (const data::PictureSize& size : o.pinpoints) {
+      if (size.width < 1 || size.height < 1) throw std::logic_error("a size that is none was accepted");
+    }
     accepted();
   } catch (const Error&) {
   }
   return 0;
 }
-const Registration kRegistered(
-    {"image_preprocessor",
-     LLVMFuzzerTestOneInput,
-     {"data/pretrained/llava_clip/preprocessor_config.json", "data/pretrained/siglip/preprocessor_config.json"},
-     {"\"size\":", "\"crop_size\":", "\"shortest_edge\":", "\"height\":", "\"width\":", "\"image_processor\":",
-      "\"resample\":", "\"image_std\":", "null", "true", "false", "{}", "[]", "-1", "0", "1e308", "32769"}});
+const Registration kRegistered({"image_preprocessor",
+                                LLVMFuzzerTestOneInput,
+                                {"data/pretrained/llava_clip/preprocessor_config.json",
+                                 "data/pretrained/siglip/preprocessor_config.json",
+                                 "data/pretrained/llava_next/preprocessor_config.json"},
+                                {"\"size\":", "\"crop_size\":", "\"shortest_edge\":", "\"height\":", "\"width\":",
+                                 "\"image_processor\":", "\"image_grid_pinpoints\":", "\"resample\":", "\"image_std\":",
+                                 "null", "true", "false", "{}", "[]", "-1", "0", "1e308", "32769"}});
 }  // namespace image_preprocessor
 
 }  // namespace mmt::fuzz
