@@ -89,8 +89,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     const data::ImageProcessing o = data::parse_image_preprocessor(text_of(data, size), "p.json", {});
     if (o.height < 1 || o.width < 1 || o.resize < 0 || !(o.std[0] > 0 && o.std[1] > 0 && o.std[2] > 0))
       throw std::logic_error("a preparation that is none was accepted");
-    for (const data::PictureSize& size : o.pinpoints) {
-      if (size.width < 1 || size.height < 1) throw std::logic_error("a size that is none was accepted");
+    for (const data::PictureSize& pinpoint : o.pinpoints) {
+      if (pinpoint.width < 1 || pinpoint.height < 1) throw std::logic_error("a size that is none was accepted");
     }
     accepted();
   } catch (const Error&) {
