@@ -9,7 +9,8 @@ std::string_view name_of(DataFault fault) {
                                         "not_audio",      "corrupt_audio", "non_finite_audio",  "audio_too_short",
                                         "audio_too_long", "audio_rate",    "placeholder_count", "too_long",
                                         "no_labels",      "bad_record",    "unsafe_path",       "unsupported_media",
-                                        "image_ratio"};
+                                        "image_ratio",    "not_a_video",   "empty_video",       "too_many_frames",
+                                        "frame_size"};
   return names[static_cast<int>(fault)];
 }
 

@@ -46,8 +46,12 @@ enum class DataFault : std::uint8_t {
   unsafe_path,
   unsupported_media,
   image_ratio,
+  not_a_video,
+  empty_video,
+  too_many_frames,
+  frame_size,
 };
-inline constexpr int kNumDataFaults = static_cast<int>(DataFault::image_ratio) + 1;
+inline constexpr int kNumDataFaults = static_cast<int>(DataFault::frame_size) + 1;
 std::string_view name_of(DataFault fault);
 
 class DataError : public Error {

@@ -6,43 +6,50 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
 
 namespace mmt::app {
 namespace {
 
-/// The command line's user turn: `<image>` and `<audio>` in it are the places of the files, in order; without any, the
-/// files come first. Only the command line's own text is read this way, never a data file's.
+/// The command line's user turn: `<image>`, `<audio>` and `<video>` in it are the places of the files, in order;
+/// without any, the files come first. Only the command line's own text is read this way, never a data file's.
 data::Record prompt_record(const Arguments& a) {
   data::Record record;
   record.id = "prompt";
   data::Turn turn;
-  const auto add = [&](data::Modality modality, const std::string& path) {
-    record.media.push_back({modality, path, std::filesystem::absolute(path)});
+  struct Files {
+    data::Modality modality;
+    std::string place;
+    const std::vector<std::string>& paths;
+    std::size_t used = 0;
+  };
+  Files kinds[] = {{data::Modality::image, "<image>", a.images},
+                   {data::Modality::audio, "<audio>", a.audios},
+                   {data::Modality::video, "<video>", a.videos}};
+  const auto add = [&](Files& files) {
+    const std::string& path = files.paths[files.used++];
+    record.media.push_back({files.modality, path, std::filesystem::absolute(path)});
     turn.parts.push_back({"", static_cast<std::int32_t>(record.media.size()) - 1});
   };
-  std::size_t images = 0, audios = 0;
   std::string rest = a.prompt;
-  const bool placed = rest.find("<image>") != std::string::npos || rest.find("<audio>") != std::string::npos;
-  if (!placed) {
-    for (; images < a.images.size(); ++images) add(data::Modality::image, a.images[images]);
-    for (; audios < a.audios.size(); ++audios) add(data::Modality::audio, a.audios[audios]);
+  const bool placed =
+      std::ranges::any_of(kinds, [&](const Files& f) { return rest.find(f.place) != std::string::npos; });
+  for (Files& files : kinds) {
+    while (!placed && files.used < files.paths.size()) add(files);
   }
   while (placed && !rest.empty()) {
-    const std::size_t image = rest.find("<image>"), audio = rest.find("<audio>"), at = std::min(image, audio);
+    Files& next = *std::ranges::min_element(kinds, {}, [&](const Files& f) { return rest.find(f.place); });
+    const std::size_t at = rest.find(next.place);
     if (at > 0) turn.parts.push_back({rest.substr(0, at), -1});
     if (at == std::string::npos) break;
-    const bool picture = at == image;
-    const std::vector<std::string>& files = picture ? a.images : a.audios;
-    std::size_t& next = picture ? images : audios;
-    if (next == files.size())
-      throw Agreed(kUsage,
-                   fmt::format("the prompt has more {} than files were given", picture ? "<image>" : "<audio>"));
-    add(picture ? data::Modality::image : data::Modality::audio, files[next++]);
-    rest.erase(0, at + 7);
+    if (next.used == next.paths.size())
+      throw Agreed(kUsage, fmt::format("the prompt has more {} than files were given", next.place));
+    add(next);
+    rest.erase(0, at + next.place.size());
   }
-  if (images < a.images.size() || audios < a.audios.size())
+  if (std::ranges::any_of(kinds, [](const Files& f) { return f.used < f.paths.size(); }))
     throw Agreed(kUsage, "more files were given than the prompt has places for");
   if (!placed && !a.prompt.empty()) turn.parts.push_back({rest, -1});
   record.turns.push_back(std::move(turn));
@@ -72,7 +79,7 @@ int run_generate(Job& job, const Arguments& a) {
   if (a.json) log::set_level(log::Level::warning);
   const Config config = job.read(a.config, a.overrides, Job::Needs::nothing);
   // Mistakes of the command line come before the ranks part.
-  const bool prompted = !a.prompt.empty() || !a.images.empty() || !a.audios.empty();
+  const bool prompted = !a.prompt.empty() || !a.images.empty() || !a.audios.empty() || !a.videos.empty();
   if (!prompted && config.eval.sets.empty()) throw Agreed(kUsage, "give --prompt, or eval.sets in the config");
   const data::Record record = prompted ? prompt_record(a) : data::Record();
   Inference inference = load_inference(job, config, a.checkpoint, true);

@@ -35,8 +35,8 @@ void decode_all(const data::DatasetIndex& index, const data::Preparation& prepar
       for (const data::Item& item : index.entry(i).items) {
         values.resize(static_cast<std::size_t>(item.shape.input_rows) *
                       static_cast<std::size_t>(item.shape.input_cols));
-        const data::MediaSource& source = record.media[static_cast<std::size_t>(item.media)].source;
-        preparation.encoders[static_cast<std::size_t>(item.encoder)].load(source, where, item.shape, item.part, values);
+        preparation.encoders[static_cast<std::size_t>(item.encoder)].load_item(
+            record.media[static_cast<std::size_t>(item.media)], where, item.shape, item.part, values);
       }
     } catch (const DataError& e) {
       --check.usable;

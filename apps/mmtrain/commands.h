@@ -22,7 +22,7 @@ struct Arguments {
   bool logits = false;
   // generate
   std::string prompt;
-  std::vector<std::string> images, audios;
+  std::vector<std::string> images, audios, videos;
   std::int64_t max_new_tokens = 0;  ///< 0: eval.max_new_tokens
   double temperature = 0.0;         ///< 0: greedy
   double top_p = 1.0;

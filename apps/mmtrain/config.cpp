@@ -177,6 +177,7 @@ void read_template(Reader& r, data::TemplateSpec& spec) {
       };
       slot("image", spec.image);
       slot("audio", spec.audio);
+      slot("video", spec.video);
       m.optional("media_first", spec.media_first);
       m.optional("user_text", spec.user_text);
       m.optional("trim", spec.trim);
@@ -210,6 +211,10 @@ void read_data(Reader& r, DataConfig& d, const std::string& published) {
                            [](std::int32_t x) { return static_cast<std::uint8_t>(x); });
     m.optional("max_decode_pixels", d.image.max_decode_pixels, at_least(1));
     m.optional("scale_16_bit", d.image.scale_16_bit);
+  });
+  r.section("video", [&](Reader& m) {
+    m.optional("max_decode_frames", d.video.max_frames, between(1, 1 << 20));
+    m.optional("max_decode_pixels", d.video.max_pixels, at_least(1));
   });
   r.section("audio", [&](Reader& m) { m.optional("max_seconds", d.audio.max_seconds, config::above(0)); });
 }

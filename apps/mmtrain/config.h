@@ -7,6 +7,7 @@
 #include "core/data/loader.h"
 #include "core/data/media/image.h"
 #include "core/data/media/preprocess.h"
+#include "core/data/media/video_input.h"
 #include "core/data/sample.h"
 #include "core/data/text/chat_template.h"
 #include "models/spec.h"
@@ -57,6 +58,7 @@ struct EncoderConfig {
   ProjectorPlace projector_place = ProjectorPlace::automatic;
   std::optional<LoraConfig> lora, projector_lora;
   data::ImageProcessing image;  ///< of an image encoder
+  data::VideoProcessing video;  ///< of one that takes videos: `takes_videos`
   data::AudioProcessing audio;  ///< of an audio encoder
 };
 
@@ -64,6 +66,8 @@ struct EncoderConfig {
 inline std::int64_t source_cols(const EncoderConfig& e) {
   return e.spec.modality == "audio" ? e.audio.num_mel_bins : e.image.cols();
 }
+
+inline bool takes_videos(const EncoderConfig& e) { return e.spec.kind == "qwen2_vl"; }
 
 struct LlmConfig {
   models::LlmSpec spec;
@@ -128,6 +132,7 @@ struct DataConfig {
   std::string index_dir;  ///< empty: beside the data
   data::ImageOptions image;
   data::AudioOptions audio;
+  data::AnimationLimits video;
 };
 
 struct EvalConfig {

@@ -178,6 +178,32 @@ void read_preparation(Reader& r, EncoderConfig& e) {
   }
 }
 
+/// Of videos through a tower whose patches span frames. Limits of pixels are resolved with those of pictures.
+void read_video(Reader& r, EncoderConfig& e) {
+  constexpr double kMaxPixels = 1e9, kMaxFrames = 1 << 20;
+  data::VideoProcessing& video = e.video;
+  video.pixels.min_pixels = video.pixels.max_pixels = 0;
+  if (!e.init.hf.empty()) {
+    try {
+      video = data::read_video_preprocessor(e.init.hf, e.image, video).value_or(video);
+    } catch (const ConfigError& error) {
+      r.problem("init", error.what());
+    }
+  }
+  r.section("video", [&](Reader& m) {
+    data::FrameSampling& s = video.sampling;
+    m.optional("fps", s.fps, config::between(0, 1000));
+    m.optional("min_frames", s.min_frames, config::between(1, kMaxFrames));
+    m.optional("max_frames", s.max_frames, config::between(1, kMaxFrames));
+    m.optional("list_fps", s.list_fps, config::between(0, 1000));
+    m.optional("min_pixels", video.pixels.min_pixels, config::between(0, kMaxPixels));
+    m.optional("max_pixels", video.pixels.max_pixels, config::between(0, kMaxPixels));
+    m.optional("total_pixels", video.total_pixels, config::between(0, 1e12));
+    if (s.max_frames < s.min_frames)
+      m.problem("max_frames", fmt::format("{} is below min_frames {}", s.max_frames, s.min_frames));
+  });
+}
+
 /// Of pictures of any size. Limits of pixels are resolved when all modules are known.
 void read_dynamic_encoder(Reader& r, EncoderConfig& e) {
   models::EncoderSpec& s = e.spec;
@@ -202,6 +228,7 @@ void read_dynamic_encoder(Reader& r, EncoderConfig& e) {
   r.optional("max_pixels", s.max_pixels, config::between(0, kMaxPixels));
   r.optional("rope_theta", s.rope_theta, config::above(0));
   read_normalisation(r, e.image);
+  read_video(r, e);
 }
 
 std::vector<data::PictureSize> sizes_of(const std::vector<std::array<int, 2>>& pinpoints) {
@@ -313,7 +340,7 @@ void read_encoder(Reader& r, const std::string& name, EncoderConfig& e) {
   if (published && published->encoder) e.spec = *published->encoder;
   const models::EncoderSpec own = e.spec;
   std::string modality = own.modality.empty() ? "image" : own.modality, kind = own.kind;
-  auto choice = as_choice(modality, {{"image", std::string("image")}, {"audio", std::string("audio")}}, {"video"});
+  auto choice = as_choice(modality, {{"image", std::string("image")}, {"audio", std::string("audio")}});
   if (given)
     r.optional("modality", choice);
   else
@@ -504,6 +531,15 @@ void check_modules(config::Document& document, Config& c) {
       e.image.merge = e.spec.merge;
       e.image.frames = e.spec.frames;
       e.image.pixels = {e.spec.patch * e.spec.merge, e.spec.min_pixels, e.spec.max_pixels};
+      data::PixelRule& video = e.video.pixels;
+      video.factor = e.image.pixels.factor;
+      const std::int64_t square = std::int64_t{video.factor} * video.factor;
+      if (video.min_pixels == 0) video.min_pixels = 128 * square;
+      if (video.max_pixels == 0) video.max_pixels = 768 * square;
+      if (video.max_pixels < std::max(video.min_pixels, square))
+        document.problem(fmt::format("modules.{}.video.max_pixels", e.spec.name),
+                         fmt::format("{} is below min_pixels {} or a square of {} x {}", video.max_pixels,
+                                     video.min_pixels, video.factor, video.factor));
     }
   }
 }

@@ -30,7 +30,9 @@ data::EncoderInput encoder_input(const Config& c, const EncoderConfig& e) {
   const auto cap = static_cast<std::int32_t>(std::min(inside * c.train.tokens_per_microbatch, std::int64_t{1} << 20));
   if (e.spec.modality == "audio") return data::audio_input(e.spec.name, c.data.audio, e.audio, cap);
   const auto select = e.spec.select == "full" ? data::VisionSelect::full : data::VisionSelect::patches;
-  return data::image_input(e.spec.name, c.data.image, e.image, e.spec.class_token, select, cap);
+  data::EncoderInput input = data::image_input(e.spec.name, c.data.image, e.image, e.spec.class_token, select, cap);
+  if (takes_videos(e)) data::take_videos(input, c.data.image, c.data.video, e.image, e.video);
+  return input;
 }
 
 /// The messages of the first few bad samples of a set.

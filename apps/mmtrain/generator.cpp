@@ -121,8 +121,8 @@ Tensor Generator::encode(std::size_t encoder, const data::Record& record, const 
     const data::Item& item = prompt.items[static_cast<std::size_t>(run.item)];
     if (static_cast<std::size_t>(item.encoder) != encoder) continue;
     const std::string where = record.id.empty() ? "prompt" : record.id;
-    preparer_.preparation().encoders[encoder].load(record.media[static_cast<std::size_t>(item.media)].source, where,
-                                                   item.shape, item.part, rows.source_of(at++).span<float>());
+    preparer_.preparation().encoders[encoder].load_item(record.media[static_cast<std::size_t>(item.media)], where,
+                                                        item.shape, item.part, rows.source_of(at++).span<float>());
   }
   forward(encoder, rows.rows(), {}, memory, nullptr);
   return memory;
@@ -233,11 +233,13 @@ Answer Generator::answer(const data::Record& record, std::uint64_t number, const
 
 namespace {
 
+std::string shown(const data::MediaFile& file) { return file.frames.empty() ? file.path : file.source.name(); }
+
 /// A turn as text, media by their file.
 std::string text_of(const data::Record& record, const data::Turn& turn) {
   std::string text;
   for (const data::Part& p : turn.parts)
-    text += p.media < 0 ? p.text : fmt::format("[{}]", record.media[static_cast<std::size_t>(p.media)].path);
+    text += p.media < 0 ? p.text : fmt::format("[{}]", shown(record.media[static_cast<std::size_t>(p.media)]));
   return text;
 }
 

@@ -53,6 +53,8 @@ int main(int argc, char** argv) {
                        "a user turn; <image> and <audio> stand for the files given (default: in front)");
   generate->add_option("--image", a.images, "picture of the prompt (may be repeated)")->allow_extra_args(false);
   generate->add_option("--audio", a.audios, "sound of the prompt (may be repeated)")->allow_extra_args(false);
+  generate->add_option("--video", a.videos, "video of the prompt, a file or a folder of frames (may be repeated)")
+      ->allow_extra_args(false);
   generate
       ->add_option("--samples", a.samples,
                    "without --prompt: how many samples of each set (default: eval.generate, or 4)")

@@ -99,8 +99,10 @@ void Loader::Impl::fill(const Wanted& wanted, const IndexEntry& planned, LoadedS
     const Item& item = planned.items[static_cast<std::size_t>(loaded.item)];
     const auto media = static_cast<std::size_t>(item.media);
     if (media >= record.media.size()) throw DataError(DataFault::bad_record, where, "has changed since it was indexed");
-    preparation.encoders[static_cast<std::size_t>(item.encoder)].load(record.media[media].source, where, item.shape,
-                                                                      item.part, loaded.values);
+    const EncoderInput& encoder = preparation.encoders[static_cast<std::size_t>(item.encoder)];
+    if (!encoder.takes(record.media[media].modality))
+      throw DataError(DataFault::bad_record, where, "has changed since it was indexed");
+    encoder.load_item(record.media[media], where, item.shape, item.part, loaded.values);
   }
 }
 

@@ -40,11 +40,11 @@ DataReport DataReport::from_values(const std::vector<std::int64_t>& values) {
 std::string DataReport::text() const {
   std::string out = fmt::format("data: {} samples seen, {} of them repeated, {} truncated, {} failed while loading\n",
                                 samples, repeated, truncated, failed);
-  out +=
-      fmt::format("rows: {} text ({} supervised), {} image, {} audio\n", text_rows, supervised, image_rows, audio_rows);
+  out += fmt::format("rows: {} text ({} supervised), {} image and video, {} audio\n", text_rows, supervised, image_rows,
+                     audio_rows);
   std::int64_t total = 0;
   std::string reasons;
-  for (int f = 0; f < kNumFaults; ++f) {
+  for (int f = 0; f < kNumDataFaults; ++f) {
     const std::int64_t n = skipped[static_cast<std::size_t>(f)];
     total += n;
     if (n > 0) reasons += fmt::format("{}{} {}", reasons.empty() ? "" : ", ", n, name_of(static_cast<DataFault>(f)));

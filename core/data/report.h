@@ -10,16 +10,14 @@
 
 namespace mmt::data {
 
-inline constexpr int kNumFaults = static_cast<int>(DataFault::unsupported_media) + 1;
-
 struct DataReport {
   std::int64_t samples = 0;    ///< drawn and trained on
   std::int64_t repeated = 0;   ///< of these, seen before in this run (drawn in a later pass over the set)
   std::int64_t truncated = 0;  ///< of these, with text cut off
   std::int64_t failed = 0;     ///< of these, failed after planning (weight 0)
-  std::int64_t text_rows = 0, image_rows = 0, audio_rows = 0;  ///< LLM rows
+  std::int64_t text_rows = 0, image_rows = 0, audio_rows = 0;  ///< LLM rows; image: of pictures and videos
   std::int64_t supervised = 0;                                 ///< supervised tokens
-  std::array<std::int64_t, kNumFaults> skipped{};              ///< what failed after planning, by reason
+  std::array<std::int64_t, kNumDataFaults> skipped{};          ///< what failed after planning, by reason
 
   DataReport& operator+=(const DataReport& other);
   /// All counts in a fixed order, for a sum over ranks, and back.

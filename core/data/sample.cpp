@@ -72,7 +72,7 @@ Prepared assemble(const Preparation& preparation, const Record& record, const Sh
     bool taken = false;
     for (std::size_t e = 0; e < preparation.encoders.size(); ++e) {
       const EncoderInput& encoder = preparation.encoders[e];
-      if (encoder.modality != modality) continue;
+      if (!encoder.takes(modality)) continue;
       taken = true;
       for (const ItemShape& shape : shapes.at(e).at(static_cast<std::size_t>(slot.media))) {
         MMT_CHECK(shape.rows > 0 && shape.inner_rows >= 0, "{}: an item of {} rows", where, shape.rows);
@@ -85,8 +85,13 @@ Prepared assemble(const Preparation& preparation, const Record& record, const Sh
       }
     }
     if (!taken) {
-      throw ConfigError(fmt::format("{}: holds {} files, but no module of the config is an encoder of modality {}",
-                                    where, name_of(modality), name_of(modality)));
+      throw ConfigError(
+          modality == Modality::video
+              ? fmt::format("{}: holds videos, but no module of the config takes them: image encoders of "
+                            "kind qwen2_vl do",
+                            where)
+              : fmt::format("{}: holds {} files, but no module of the config is an encoder of modality {}", where,
+                            name_of(modality), name_of(modality)));
     }
   }
   Prepared result;
@@ -121,7 +126,7 @@ Prepared assemble(const Preparation& preparation, const Record& record, const Sh
     const std::int32_t media = dialogue.slots[next_slot++].media;
     const Modality modality = record.media[static_cast<std::size_t>(media)].modality;
     for (std::size_t e = 0; e < preparation.encoders.size(); ++e) {
-      if (preparation.encoders[e].modality != modality) continue;
+      if (!preparation.encoders[e].takes(modality)) continue;
       std::int32_t part = 0;
       for (const ItemShape& shape : shapes[e][static_cast<std::size_t>(media)]) {
         const auto item = static_cast<std::int32_t>(result.items.size());
@@ -157,8 +162,8 @@ Prepared prepare(const Preparation& preparation, const Record& record, const std
   for (std::size_t e = 0; e < preparation.encoders.size(); ++e) {
     shapes[e].resize(record.media.size());
     for (std::size_t m = 0; m < record.media.size(); ++m) {
-      if (preparation.encoders[e].modality != record.media[m].modality) continue;
-      shapes[e][m] = preparation.encoders[e].measure(record.media[m].source, where);
+      if (!preparation.encoders[e].takes(record.media[m].modality)) continue;
+      shapes[e][m] = preparation.encoders[e].shapes_of(record.media[m], where);
     }
   }
   return assemble(preparation, record, shapes, where, for_answer);

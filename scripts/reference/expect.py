@@ -9,6 +9,7 @@ our checkpoint. --write makes FOLDER/<case>.json of PyTorch's numbers, which the
 with a probe, bf16 errors, losses.
 """
 import argparse
+import importlib.util
 import json
 import os
 import subprocess
@@ -32,7 +33,7 @@ TOLERANCE = 1e-4  # of a tensor's norm: fp32 sums in other orders, through two l
 MODULES = {  # by case: what the YAML file says
     "llama3": {"llm": "llama3"}, "mistral": {"llm": "mistral"}, "qwen2": {"llm": "qwen2"}, "qwen3": {"llm": "qwen3"},
     "llava_clip": {"whole": "llava_clip"}, "llava_siglip": {"whole": "llava_siglip"},
-    "llava_next": {"whole": "llava_next"}, "qwen2_vl": {"whole": "qwen2_vl"},
+    "llava_next": {"whole": "llava_next"}, "qwen2_vl": {"whole": "qwen2_vl"}, "qwen2_vl_video": {"whole": "qwen2_vl"},
     "composed": {"eyes": "siglip", "ears": "whisper", "llm": "qwen3", "eyes.projector": "projector_eyes",
                  "ears.projector": "projector_ears"},
 }
@@ -102,6 +103,47 @@ class Reference:
         with Image.open(path) as image:
             return self.processor(images=image.convert("RGB"), return_tensors="pt")["pixel_values"].to(self.dtype)
 
+    def video(self, path):
+        """Patches and grid of a video, each frame through transformers' picture processor (a still picture is both
+        frames of a patch: here they are those of two). Every frame of these files is taken."""
+        names = path
+        if isinstance(path, str) and os.path.isdir(os.path.join(self.folder, path)):
+            numbers = lambda name: int("".join(c for c in name if c.isdigit()))
+            names = [os.path.join(path, name) for name in sorted(os.listdir(os.path.join(self.folder, path)), key=numbers)]
+        frames = []
+        for name in [names] if isinstance(names, str) else names:
+            with Image.open(os.path.join(self.folder, name)) as image:
+                for i in range(getattr(image, "n_frames", 1)):
+                    image.seek(i)
+                    frames.append(image.convert("RGB"))
+        if len(frames) > 4:  # fps 2 of the 4 that it has
+            assert len(frames) == 8
+            frames = frames[::2]
+        with open(os.path.join(self.folder, self.modules["whole"], "video_preprocessor_config.json"), encoding="utf-8") as f:
+            size = json.load(f)["size"]
+        rows = [self.processor(images=frame, size=size, return_tensors="pt") for frame in frames]
+        grid = rows[0]["image_grid_thw"].clone()
+        planes = [r["pixel_values"].reshape(len(r["pixel_values"]), 3, 2, -1)[:, :, :1] for r in rows]
+        if len(planes) % 2:
+            planes.append(planes[-1])
+        grid[0, 0] = len(planes) // 2
+        pairs = [torch.cat(planes[i:i + 2], 2).reshape(len(planes[i]), -1) for i in range(0, len(planes), 2)]
+        self.check_video(frames, torch.cat(pairs), grid)
+        return torch.cat(pairs), grid
+
+    def check_video(self, frames, rows, grid):
+        """Where torchvision is installed: the same from transformers' video processor, whose resize is torchvision's
+        (one level of 255 apart from Pillow's at most)."""
+        if importlib.util.find_spec("torchvision") is None:
+            return
+        folder = os.path.join(self.folder, self.modules["whole"])
+        theirs = hf.AutoVideoProcessor.from_pretrained(folder, cap_pixels_per_frame=False)(
+            videos=[torch.from_numpy(np.stack([np.asarray(f) for f in frames])).permute(0, 3, 1, 2)],
+            do_sample_frames=False, return_tensors="pt")
+        assert theirs["video_grid_thw"].tolist() == grid.tolist()
+        levels = (theirs["pixel_values_videos"] - rows).abs().max().item() * 255 * max(self.processor.image_std)
+        assert levels < 1.1, levels
+
     def frames(self, path):
         with wave.open(path) as f:
             samples = np.frombuffer(f.readframes(f.getnframes()), "<i2").astype(np.float32) / 32768
@@ -125,8 +167,12 @@ class Reference:
         if "whole" in self.modules:
             if self.qwen2_vl:
                 with Image.open(picture or os.path.join(self.folder, "picture0.png")) as image:
-                    media = self.processor(images=image.convert("RGB"), return_tensors="pt") if picture else {}
-                kinds = {"mm_token_type_ids": (ids == 261).int()}
+                    media = dict(self.processor(images=image.convert("RGB"), return_tensors="pt")) if picture else {}
+                videos = [self.video(v) for v in record.get("videos") or [record.get("video")] if v]
+                if videos:
+                    media["pixel_values_videos"] = torch.cat([rows for rows, _ in videos])
+                    media["video_grid_thw"] = torch.cat([grid for _, grid in videos])
+                kinds = {"mm_token_type_ids": (ids == 261).int() + 2 * (ids == 265).int()}
                 return self.whole(input_ids=ids, **kinds, **media).logits[0]
             media = {"pixel_values": self.pixels(picture)} if picture else {}
             return self.whole(input_ids=ids, **media).logits[0]
@@ -303,7 +349,7 @@ def main():
         path = os.path.join(args.folder, case + ".yaml")
         ours = dump(args.binary, path, "fp32")
         data = {"composed": "media", "llava_next": "tiles", "llava_clip": "pictures", "llava_siglip": "pictures",
-                "qwen2_vl": "pictures"}.get(case, "text")
+                "qwen2_vl": "pictures", "qwen2_vl_video": "videos"}.get(case, "text")
         with open(os.path.join(args.folder, data + ".json"), encoding="utf-8") as f:
             records = json.load(f)
         theirs = Reference(args.folder, MODULES[case], torch.float32).run(records, ours["samples"])

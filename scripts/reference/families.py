@@ -171,6 +171,28 @@ def write_media(folder):
             f.writeframes(samples.tobytes())
 
 
+def film(count, width, height):
+    """A disc that moves over a slope of colours."""
+    y, x = np.mgrid[0:height, 0:width].astype(np.float64)
+    pictures = []
+    for i in range(count):
+        rgb = np.stack([x * 3, y * 4, 60 + 30 * i + 0 * x], -1)
+        rgb[(x - 12 - 9 * i) ** 2 + (y - height / 2) ** 2 < 80] = (250, 40 + 30 * i, 20)
+        pictures.append(Image.fromarray(np.clip(rgb, 0, 255).astype(np.uint8)))
+    return pictures
+
+
+def write_videos(folder):
+    """One of each kind: a folder whose frames are resized, a GIF, a WebP."""
+    os.makedirs(os.path.join(folder, "film3"), exist_ok=True)
+    for i, picture in enumerate(film(3, 70, 45)):
+        picture.save(os.path.join(folder, "film3", f"frame{9 + i}.png"))
+    gif = [p.quantize(32, method=Image.Quantize.MEDIANCUT) for p in film(4, 56, 56)]
+    gif[0].save(os.path.join(folder, "film4.gif"), save_all=True, append_images=gif[1:], duration=[40, 80, 500, 100])
+    webp = film(8, 64, 40)
+    webp[0].save(os.path.join(folder, "film8.webp"), save_all=True, append_images=webp[1:], duration=250, quality=60)
+
+
 def talk(question, answer):
     return [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]
 
@@ -187,7 +209,13 @@ def write_data(folder):
         {"id": "n1", "image": ["picture3.png", "picture5.png"], "conversations": talk("<image>\nand <image>?", "Wide.")},
         {"id": "n2", "image": "picture4.png", "conversations": talk("<image>\nWhat?", "Tall.")},
         {"id": "n3", "image": ["picture1.png", "picture2.png"], "conversations": talk("<image><image>\nBoth?", "Yes.")}]
-    for name, records in {"text": text, "tiles": tiles, "pictures": text[:1] + pictures,
+    videos = [{"id": "v1", "video": ["picture0.png"], "conversations": talk("<video>\nWhat?", "One frame.")},
+              {"id": "v3", "video": "film3", "conversations": talk("What is in <video>?", "Three.")},
+              {"id": "v4", "videos": ["film4.gif"], "conversations": talk("<video>Tell.", "A disc moves.")},
+              {"id": "both", "image": "picture2.png", "videos": ["film8.webp", "film4.gif"],
+               "conversations": talk("<video> then <image> and <video>", "Eight, one and four.")},
+              pictures[1]]
+    for name, records in {"videos": videos, "text": text, "tiles": tiles, "pictures": text[:1] + pictures,
                           "media": text[:1] + pictures[1:] + sounds}.items():
         with open(os.path.join(folder, name + ".json"), "w", encoding="utf-8") as f:
             json.dump(records, f, indent=1)
@@ -219,6 +247,9 @@ def write_configs(folder):
         tiles = case == "llava_next"
         configs[case] = CONFIG.format(modules=modules, samples=5 if tiles else 4 if whole else 2,
                                       data="tiles" if tiles else "pictures" if whole else "text")
+    configs["qwen2_vl_video"] = CONFIG.format(
+        modules="  eyes: {role: encoder, init: {hf: qwen2_vl}}\n  llm: {role: llm, init: {hf: qwen2_vl}}\n", samples=5,
+        data="videos")
     configs["composed"] = CONFIG.format(
         modules="  eyes: {role: encoder, init: {hf: siglip}, post_norm: true, projector: {init: {hf: projector_eyes}}}\n"
                 "  ears: {role: encoder, init: {hf: whisper}, projector: {kind: linear, init: {hf: projector_ears}}}\n"
@@ -245,6 +276,7 @@ def main():
     os.makedirs(folder, exist_ok=True)
     write_tokenizer(os.path.join(folder, "tokenizer.json"))
     write_media(folder)
+    write_videos(folder)
     write_data(folder)
     write_configs(folder)
     write_projectors(folder)
@@ -268,6 +300,10 @@ def main():
             processor(**sizes).save_pretrained(path)
         if case == "qwen2_vl":
             hf.Qwen2VLImageProcessorPil(size={"shortest_edge": 28 * 28 * 2, "longest_edge": 28 * 28 * 6}).save_pretrained(path)
+            with open(os.path.join(path, "video_preprocessor_config.json"), "w", encoding="utf-8") as f:
+                json.dump({"video_processor_type": "Qwen2VLVideoProcessor", "fps": 2, "min_frames": 4, "max_frames": 768,
+                           "size": {"shortest_edge": 28 * 28 * 2, "longest_edge": 28 * 28 * 4}}, f, indent=2)
+                f.write("\n")
         if case == "llava_clip":
             rename(path, hub_names)
         if case in ("mistral", "qwen2"):

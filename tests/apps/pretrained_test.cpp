@@ -112,7 +112,7 @@ std::string joined(const std::vector<std::string>& list) {
 TEST_CASE("published models compute what PyTorch does in loss logits and every gradient") {
   const PretrainedRun p;
   const std::string name = GENERATE("llama3", "mistral", "qwen2", "qwen3", "llava_clip", "llava_siglip", "llava_next",
-                                    "qwen2_vl", "composed");
+                                    "qwen2_vl", "qwen2_vl_video", "composed");
   INFO(name);
   const json expected = p.expected(name);
   const DumpFile one = p.dump(name + ".yaml");
@@ -337,7 +337,7 @@ TEST_CASE("a published model goes on with a checkpoint's weights") {
 TEST_CASE("three steps of training have PyTorch's losses") {
   const PretrainedRun p;
   const std::string name = GENERATE("llama3", "mistral", "qwen2", "qwen3", "llava_clip", "llava_siglip", "llava_next",
-                                    "qwen2_vl", "composed");
+                                    "qwen2_vl", "qwen2_vl_video", "composed");
   INFO(name);
   const json expected = p.expected(name)["train"];
   require_done(p.run("train", name + ".yaml",

@@ -2,6 +2,7 @@
 #include "core/data/media/preprocessor_config.h"
 #include "core/error.h"
 #include "tests/support/message_of.h"
+#include "tests/support/temp_folder.h"
 
 #include <catch2/catch.hpp>
 
@@ -71,6 +72,47 @@ TEST_CASE("the preprocessor of a LLaVA-NeXT says tiles") {
              Catch::Contains("size: differs"));
   CHECK_THAT(message(R"({"crop_size": {"height": 28, "width": 42}, "image_grid_pinpoints": [[28, 56]]})"),
              Catch::Contains("squares"));
+}
+
+TEST_CASE("frames of videos have limits of their own") {
+  ImageProcessing picture;
+  picture.fit = ImageFit::dynamic;
+  picture.merge = picture.frames = 2;
+  const auto parse = [&](const std::string& json) { return parse_video_preprocessor(json, "m/v.json", picture, {}); };
+  const VideoProcessing v = parse(R"({"size": {"shortest_edge": 3136, "longest_edge": 50176}, "fps": 1.5,
+    "min_frames": 2, "max_frames": 32, "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
+    "do_sample_frames": false, "video_processor_type": "Qwen2VLVideoProcessor"})");
+  CHECK(v.pixels.min_pixels == 3136);
+  CHECK(v.pixels.max_pixels == 50176);
+  CHECK(v.sampling.fps == 1.5);
+  CHECK(v.sampling.min_frames == 2);
+  CHECK(v.sampling.max_frames == 32);
+  CHECK(parse(R"({"video_processor": {"fps": 4}, "image_processor": {"min_pixels": 7}})").sampling.fps == 4);
+  const auto message = [&](const std::string& json) { return message_of<ConfigError>([&] { parse(json); }); };
+  CHECK_THAT(message(R"({"fps": -1})"), Catch::Contains("m/v.json: fps: expected a number"));
+  CHECK_THAT(message(R"({"min_frames": 8, "max_frames": 4})"), Catch::Contains("max_frames"));
+  CHECK_THAT(message(R"({"num_frames": 8})"), Catch::Contains("num_frames"));
+  CHECK_THAT(message(R"({"temporal_patch_size": 1})"), Catch::Contains("the tower has 2"));
+  CHECK_THAT(message(R"({"image_mean": [0.5, 0.5, 0.5]})"), Catch::Contains("image_mean"));
+  CHECK_THAT(message(R"({"size": {"shortest_edge": 0}})"), Catch::Contains("numbers of pixels"));
+}
+
+TEST_CASE("the files of a folder are asked in transformers' order") {
+  const mmt::test::TempFolder folder;
+  ImageProcessing picture;
+  picture.fit = ImageFit::dynamic;
+  picture.merge = picture.frames = 2;
+  const auto read = [&] { return read_video_preprocessor(folder.path().string(), picture, {}); };
+  CHECK_FALSE(read().has_value());
+  folder.write("preprocessor_config.json",
+               R"({"image_mean": [0.48145466, 0.4578275, 0.40821073], "max_pixels": 4000})");
+  CHECK(read()->pixels.max_pixels == 4000);
+  folder.write("video_preprocessor_config.json", R"({"max_pixels": 5000})");
+  CHECK(read()->pixels.max_pixels == 5000);
+  folder.write("processor_config.json", R"({"processor_class": "Qwen2VLProcessor"})");
+  CHECK(read()->pixels.max_pixels == 5000);
+  folder.write("processor_config.json", R"({"video_processor": {"max_pixels": 6000}})");
+  CHECK(read()->pixels.max_pixels == 6000);
 }
 
 TEST_CASE("a preprocessor with steps that are not made here is refused") {

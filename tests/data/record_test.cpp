@@ -123,6 +123,52 @@ TEST_CASE("ShareGPT, LLaMA-Factory and ms-swift spellings") {
   CHECK(encoded.turns[1].parts[0].text == "c");
 }
 
+TEST_CASE("videos are files or lists of their frames") {
+  const auto videos = [](const std::string& keys, const std::string& text) {
+    return parse_record(llava(keys, text), "x").media;
+  };
+  const auto one = videos(R"("video": "a.gif", )", "<video>what?");
+  REQUIRE(one.size() == 1);
+  CHECK(one[0].modality == Modality::video);
+  CHECK(one[0].path == "a.gif");
+  CHECK(one[0].frames.empty());
+  // One list is one video, `videos` lists several.
+  const auto frames = videos(R"("video": ["1.png", {"path": "2.png"}], )", "<video>");
+  REQUIRE(frames.size() == 1);
+  CHECK(frames[0].frames == std::vector<std::string>{"1.png", "2.png"});
+  const auto mixed =
+      videos(R"("videos": ["a.gif", ["1.png", "2.png"]], "image": "p.png", )", "<video> <image> <video>");
+  REQUIRE(mixed.size() == 3);
+  CHECK(mixed[0].path == "a.gif");
+  CHECK(mixed[1].modality == Modality::image);
+  CHECK(mixed[2].frames.size() == 2);
+  CHECK(videos(R"("video": [["1.png"], ["2.png"]], )", "<video><video>").size() == 2);
+  CHECK(videos(R"("videos": null, )", "the word <video>").empty());
+  const Record parts = parse_record(R"({"messages": [{"role": "user", "content": [
+    {"type": "video", "video": ["1.png", "2.png"]}, {"type": "video_url", "video_url": {"url": "a.gif"}}]},
+    {"role": "assistant", "content": "c"}]})",
+                                    "x");
+  REQUIRE(parts.media.size() == 2);
+  CHECK(parts.media[0].frames.size() == 2);
+  CHECK(parts.media[1].path == "a.gif");
+  using enum DataFault;
+  CHECK(record_fault_of(llava(R"("video": "a.gif", )", "no slot")) == placeholder_count);
+  CHECK(record_fault_of(llava(R"("video": ["1.png", "2.png"], )", "<video><video>")) == placeholder_count);
+  CHECK(record_fault_of(llava(R"("videos": [[]], )", "<video>")) == empty_video);
+  std::string many = R"("video": ["f")";
+  for (int i = 0; i < 65536; ++i) many += R"(,"f")";
+  CHECK(record_fault_of(llava(many + "], ", "<video>")) == too_many_frames);
+  // Their paths are as safe as those of pictures, and data URIs may be frames.
+  Record record;
+  record.media.push_back({Modality::video, "", {}, {"1.png", "data:;base64,iVBORw=="}});
+  find_media(record, "root", "set.json: sample 3");
+  CHECK(record.media[0].source.is_list());
+  CHECK(record.media[0].source.pictures("x").size() == 2);
+  CHECK(record.media[0].source.name() == "1.png and 1 more frames");
+  record.media[0].frames[0] = "/etc/passwd";
+  CHECK_THROWS_WITH(find_media(record, "root", "s"), Catch::Contains("[unsafe_path]"));
+}
+
 TEST_CASE("data URIs are their own bytes") {
   const auto found = [](const std::string& path) {
     Record r;
@@ -171,7 +217,7 @@ TEST_CASE("records that cannot be used say why") {
         "{\"messages\": [{\"role\": \"user\", \"content\": null}]}",
         "{\"messages\": [{\"role\": \"user\", \"content\": 3}]}",
         "{\"messages\": [{\"role\": \"user\", \"content\": [3]}]}",
-        "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"video\"}]}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"file\"}]}]}",
         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}",
         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\", \"image\": 3}]}]}",
         "{\"messages\": [{\"role\": \"assistant\", \"content\": [{\"type\": \"image\", \"image\": \"x\"}]}]}",
@@ -183,7 +229,8 @@ TEST_CASE("records that cannot be used say why") {
         "{\"tools\": [{}], \"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}",
         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"input_audio\", \"input_audio\": {}}]}]}",
         "{\"images\": [{\"bytes\": \"a\"}], \"messages\": [{\"role\": \"user\", \"content\": \"<image>\"}]}",
-        "{\"videos\": [\"a\"], \"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}",
+        "{\"videos\": [3], \"messages\": [{\"role\": \"user\", \"content\": \"<video>\"}]}",
+        "{\"videos\": [[\"a\", [\"b\"]]], \"messages\": [{\"role\": \"user\", \"content\": \"<video>\"}]}",
         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"system\", \"content\": \"x\"}]}",
         "{\"messages\": [{\"role\": \"user\", \"content\": \"\xff\"}]}",
         "{\"messages\": [",

@@ -1,6 +1,7 @@
 // Rows of a sample: expansion, truncation, segment runs.
 #include "core/data/sample.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
 
@@ -180,4 +181,30 @@ TEST_CASE("the key changes with everything that changes rows") {
   for (std::size_t i = 0; i < keys.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) CHECK(keys[i] != keys[j]);
   }
+}
+
+TEST_CASE("videos and pictures of a sample go to one encoder and have placeholders of their own") {
+  const Tokenizer tokenizer = test_tokenizer(
+      {"<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"});
+  const ChatTemplate chat(named_template("chatml"), tokenizer);
+  Preparation preparation;
+  preparation.tokenizer = &tokenizer;
+  preparation.chat = &chat;
+  preparation.encoders = {fake_encoder("eyes", Modality::image, 3)};
+  const Record r = parse_record(R"({"video": "v", "image": "p", "conversations": [
+    {"from": "human", "value": "<video>then<image>?"}, {"from": "gpt", "value": "yes"}]})",
+                                "x");
+  // An encoder that takes pictures alone.
+  CHECK_THROWS_WITH(assemble(preparation, r, {{{rows(4)}, {rows(2)}}}, "x"),
+                    Catch::Contains("holds videos") && Catch::Contains("qwen2_vl"));
+  EncoderInput& eyes = preparation.encoders[0];
+  eyes.measure_video = eyes.measure;
+  const Prepared p = assemble(preparation, r, {{{rows(4)}, {rows(2)}}}, "x");
+  check_runs(p);
+  REQUIRE(p.items.size() == 2);
+  CHECK(p.items[0].media == 0);
+  CHECK(std::ranges::count(p.ids, *tokenizer.id_of("<|video_pad|>")) == 4);
+  CHECK(std::ranges::count(p.ids, *tokenizer.id_of("<|image_pad|>")) == 2);
+  CHECK(p.ids[static_cast<std::size_t>(p.items[0].first_row) - 1] == *tokenizer.id_of("<|vision_start|>"));
+  CHECK(p.ids[static_cast<std::size_t>(p.items[0].first_row)] == *tokenizer.id_of("<|video_pad|>"));
 }

@@ -92,6 +92,32 @@ TEST_CASE("a dialogue in json names the sample's fields or takes them in order")
   CHECK(told(records->read(2)) == "user: [img1.png=u] [wav=w] [data:image/png;base64, 2 bytes=hi] | assistant: ok");
 }
 
+TEST_CASE("videos of shards are gif or webp fields or lists of pictures") {
+  const std::string frames = R"({"videos": [["1.jpg", "0003.2.JPG"]], "image": "9.jpg", "messages": [
+    {"role": "user", "content": "<video><image>"}, {"role": "assistant", "content": "ok"}]})";
+  const std::string named = R"({"messages": [{"role": "user", "content": [{"type": "video", "video": "webp"},
+    {"type": "text", "text": "<image>"}]}, {"role": "assistant", "content": "ok"}]})";
+  const std::string implied = R"({"videos": ["webp"], "messages": [{"role": "user", "content": "<image><video>"},
+    {"role": "assistant", "content": "ok"}]})";
+  const ShardFixture set({{{"0001.gif", "g"}, {"0001.jpg", "p"}, {"0001.video2.webp", "w"}, {"0001.txt", "two films"}},
+                          {{"0003.1.jpg", "a"}, {"0003.2.jpg", "b"}, {"0003.9.jpg", "c"}, {"0003.json", frames}},
+                          {{"0004.webp", "w"}, {"0004.json", R"({"video": "webp", "conversations": [
+                             {"from": "human", "value": "<video>"}, {"from": "gpt", "value": "x"}]})"}},
+                          {{"0005.webp", "w"}, {"0005.png", "p"}, {"0005.json", implied}},
+                          {{"0006.webp", "w"}, {"0006.json", named}}});
+  const auto records = set.open();
+  CHECK(told(records->read(0)) == "user: [jpg=p] [gif=g] [video2.webp=w] | assistant: two films");
+  const Record r = records->read(1);
+  REQUIRE(r.media.size() == 2);
+  CHECK(r.media[0].modality == Modality::video);
+  CHECK(r.media[0].source.pictures("x")[1].name() == "0003.2.jpg");
+  CHECK(r.media[1].path == "9.jpg");
+  // A field that is named as a video is not implied as a picture, too.
+  CHECK(told(records->read(2)) == "user: [webp=w] | assistant: x");
+  CHECK(told(records->read(3)) == "user: [png=p] [webp=w] | assistant: ok");
+  CHECK(told(records->read(4)) == "user: [webp=w] <image> | assistant: ok");
+}
+
 TEST_CASE("samples of shards that cannot be used say why") {
   const std::string elsewhere = R"({"image": "../0009.png", "conversations": [{"from": "human", "value": "<image>"},
     {"from": "gpt", "value": "x"}]})";
@@ -99,7 +125,7 @@ TEST_CASE("samples of shards that cannot be used say why") {
       {{{"0000.jpg", "P"}, {"0001.txt", "a"}, {"0001.TXT", "b"}, {"0002.json", "{"}, {"0003.txt", "\xff"}},
        {{"0004.png", "p"},
         {"0004.json", elsewhere},
-        {"0005.gif", "g"},
+        {"0005.bmp", "g"},
         {"0005.txt", "t"},
         {"Track 2.0.mp3", "m"},
         {"Track 2.1.mp3", "m"},
@@ -111,7 +137,7 @@ TEST_CASE("samples of shards that cannot be used say why") {
   CHECK_THAT(set.fault(2), Contains("0002.json: not JSON: at 1:2"));
   CHECK_THAT(set.fault(3), Contains("0003.txt is not UTF-8"));
   CHECK_THAT(set.fault(4), Contains("missing_file") && Contains("\"../0009.png\"") && Contains("fields are png, json"));
-  CHECK_THAT(set.fault(5), Contains("unsupported_media") && Contains("0005.gif"));
+  CHECK_THAT(set.fault(5), Contains("unsupported_media") && Contains("0005.bmp"));
   CHECK_THAT(set.fault(6), Contains("no text"));  // webdataset#237: two fields, "0.mp3" and "1.mp3", of one key
   CHECK_THAT(set.fault(7), Contains("placeholder_count") && Contains("1 image file"));
   const ShardFixture empty(std::vector<TarMembers>{TarMembers{{"noname", "x"}}});

@@ -1,8 +1,10 @@
 // Pictures and sounds.
 #include <cmath>
+#include <numeric>
 #include <span>
 #include <stdexcept>
 
+#include "core/data/media/animation.h"
 #include "core/data/media/audio.h"
 #include "core/data/media/image.h"
 #include "core/error.h"
@@ -78,6 +80,37 @@ const Registration kRegistered({"webp",
                                 {"data/media/*.webp"},
                                 {"RIFF", "WEBP", "VP8 ", "VP8L", "VP8X", "ALPH", "ANIM", "ANMF", "EXIF", "ICCP"}});
 }  // namespace webp
+
+namespace animation {
+/// The structure's frames are those that decoding gives.
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const auto bytes = std::as_bytes(std::span(data, size));
+  data::ImageOptions options;
+  options.max_decode_pixels = 1 << 16;
+  const data::AnimationLimits limits{.max_frames = 64, .max_pixels = 1 << 21};
+  if (!data::is_animation(bytes)) return 0;
+  try {
+    const data::AnimationInfo info = data::read_animation_info(bytes, options, limits, "fuzz");
+    std::vector<std::int32_t> wanted(static_cast<std::size_t>(info.frames()));
+    std::iota(wanted.begin(), wanted.end(), 0);
+    data::decode_animation(
+        bytes, options, limits, wanted,
+        [&](const data::Image& frame) {
+          if (frame.width != info.width || frame.height != info.height)
+            throw std::logic_error("a frame of another size");
+        },
+        "fuzz");
+    accepted();
+  } catch (const DataError&) {
+  }
+  return 0;
+}
+const Registration kRegistered({"animation",
+                                LLVMFuzzerTestOneInput,
+                                {"data/media/animations/*.gif", "data/media/animations/*.webp"},
+                                {"GIF87a", "GIF89a", std::string("!\xf9\x04"), std::string("!\xff\x0bNETSCAPE2.0"),
+                                 "!\xfe", "RIFF", "WEBP", "VP8 ", "VP8L", "VP8X", "ALPH", "ANIM", "ANMF"}});
+}  // namespace animation
 
 namespace wav {
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) { return decode_sound(data, size); }

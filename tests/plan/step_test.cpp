@@ -4,8 +4,10 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <fstream>
 #include <random>
 #include <set>
+#include <sstream>
 
 using namespace mmt;
 using namespace mmt::plan;
@@ -328,4 +330,47 @@ TEST_CASE("text goes on behind a picture at the larger of its height and width, 
   const RowsPlan one = llm_rows(samples, block, {.num_encoders = 2, .windows = {0}});
   REQUIRE(one.positions[14] == 14);
   REQUIRE(one.samples[0].next_position == 15);
+}
+
+TEST_CASE("rows of pictures and videos have transformers' positions") {
+  std::ifstream file(std::string(MMT_TEST_DATA) + "/models/qwen2_vl_positions.txt");
+  REQUIRE(file.good());
+  std::string line, word;
+  int cases = 0;
+  while (std::getline(file, line)) {
+    INFO(line);
+    std::istringstream in(line);
+    SampleMeta s;
+    while (in >> word && word != ":") {
+      const char kind = word[0];
+      std::array<std::int64_t, 3> grid{0, 1, 1};
+      std::istringstream sizes(word.substr(1));
+      char times = 0;
+      sizes >> grid[0];
+      if (kind != 't') sizes >> times >> grid[1] >> times >> grid[2];
+      const std::int64_t rows = grid[0] * grid[1] * grid[2];
+      if (kind != 't') s.items.push_back({0, 4 * rows, 4 * rows, 4 * rows, rows, grid});
+      s.runs.push_back({kind == 't' ? -1 : static_cast<std::int32_t>(s.items.size()) - 1, rows, 0});
+      s.rows += rows;
+    }
+    std::vector<std::int32_t> expected;
+    for (std::int32_t position = 0; in >> position;) expected.push_back(position);
+    constexpr std::int32_t kOnly[] = {0};
+    const RowsPlan p = llm_rows(std::span(&s, 1), kOnly, {.num_encoders = 1, .windows = {0}, .num_positions = 3});
+    CHECK(p.positions == expected);
+    // In the tower, a frame's patches see each other alone: the mask's groups are its frames.
+    const RowsPlan eyes = encoder_rows(std::span(&s, 1), kOnly, 0, {.name = "eyes", .merge = 2, .grid = true});
+    std::int64_t pairs = 0;
+    for (const ItemMeta& item : s.items)
+      pairs += item.grid[0] * 16 * item.grid[1] * item.grid[1] * item.grid[2] * item.grid[2];
+    std::int64_t seen = 0;
+    const MaskWords& words = eyes.masks.at(0);
+    for (std::size_t q = 0; q < words.query.size(); ++q) {
+      for (std::size_t k = 0; k < words.key.size(); ++k)
+        seen += allowed(words.query[q], words.order[q], words.key[k], words.order[k], 0) ? 1 : 0;
+    }
+    CHECK(seen == pairs);
+    ++cases;
+  }
+  CHECK(cases == 5);
 }

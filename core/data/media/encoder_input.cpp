@@ -6,62 +6,21 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
-#include <mutex>
 
+#include "core/data/media/picture_header.h"
+#include "core/data/media/processor_pool.h"
 #include "core/error.h"
 
 namespace mmt::data {
 namespace {
 
-constexpr std::int64_t kMaxMediaBytes = std::int64_t{2} << 30;
-constexpr std::int64_t kHeaderBytes = std::int64_t{256} << 10;
-
-/// Processors hold scratch memory, so a thread borrows one at a time; there are as many as were ever in use at once.
-template <class Processor, class Options> class Pool {
- public:
-  explicit Pool(const Options& options) : options_(options) {}
-
-  template <class Use> void use(Use&& work) {
-    std::unique_ptr<Processor> processor;
-    {
-      const std::lock_guard lock(mutex_);
-      if (!free_.empty()) {
-        processor = std::move(free_.back());
-        free_.pop_back();
-      }
-    }
-    if (!processor) processor = std::make_unique<Processor>(options_);
-    work(*processor);  // after an exception the processor is not used again
-    const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(processor));
-  }
-
- private:
-  Options options_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Processor>> free_;
-};
+constexpr std::int64_t kMaxSoundBytes = std::int64_t{2} << 30;
 
 std::uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
 
 std::int32_t narrow(std::int64_t n) {
   MMT_CHECK(n >= 0 && n <= std::numeric_limits<std::int32_t>::max(), "{} rows", n);
   return static_cast<std::int32_t>(n);
-}
-
-ImageInfo image_header(const MediaSource& source, const ImageOptions& options, const std::string& where) {
-  std::vector<std::byte> bytes = source.read(where, kMaxMediaBytes, DataFault::image_too_large, kHeaderBytes);
-  if (static_cast<std::int64_t>(bytes.size()) == kHeaderBytes) {  // there may be more
-    // A JPEG has all that matters in front; others may keep their orientation behind the pixels.
-    if (bytes[0] == std::byte{0xFF} && bytes[1] == std::byte{0xD8}) {
-      try {
-        return read_image_info(bytes, options, where);
-      } catch (const DataError&) {  // the header is longer than usual
-      }
-    }
-    bytes = source.read(where, kMaxMediaBytes, DataFault::image_too_large);
-  }
-  return read_image_info(bytes, options, where);
 }
 
 std::vector<ItemShape> audio_shapes(const AudioProcessing& processing, std::int64_t samples, const std::string& where) {
@@ -134,7 +93,7 @@ EncoderInput image_input(const std::string& module, const ImageOptions& options,
   };
   input.measure = [options, processing, shape_of](const MediaSource& source, const std::string& where) {
     const std::string place = in_source(where, source);
-    const ImageInfo info = image_header(source, options, place);
+    const ImageInfo info = read_picture_header(source, options, place);
     const std::int64_t side = std::max(info.width, info.height);
     if (processing.pad_to_square && side * side > processing.max_canvas_pixels) {
       throw DataError(DataFault::image_too_large, place,
@@ -143,12 +102,12 @@ EncoderInput image_input(const std::string& module, const ImageOptions& options,
     }
     return std::vector<ItemShape>{shape_of(info.width, info.height, place)};
   };
-  auto pool = std::make_shared<Pool<ImageProcessor, ImageProcessing>>(processing);
+  auto pool = std::make_shared<ProcessorPool<ImageProcessor, ImageProcessing>>(processing);
   input.load = [options, shape_of, pool](const MediaSource& source, const std::string& where, const ItemShape& planned,
                                          int part, std::span<float> out) {
     MMT_CHECK(part == 0, "part {} of a picture", part);
     const std::string place = in_source(where, source);
-    const Image image = decode_image(source.read(place, kMaxMediaBytes, DataFault::image_too_large), options, place);
+    const Image image = decode_image(source.read(place, kMaxPictureBytes, DataFault::image_too_large), options, place);
     if (shape_of(image.width, image.height, place) != planned) {
       throw DataError(DataFault::corrupt_image, place,
                       "the picture has another size than the index says; has it changed?");
@@ -172,14 +131,14 @@ EncoderInput audio_input(const std::string& module, const AudioOptions& options,
   input.measure = [options, processing](const MediaSource& source, const std::string& where) {
     const std::string place = in_source(where, source);
     const AudioInfo info =
-        read_audio_info(source.read(place, kMaxMediaBytes, DataFault::audio_too_long), options, place);
+        read_audio_info(source.read(place, kMaxSoundBytes, DataFault::audio_too_long), options, place);
     return audio_shapes(processing, info.samples, place);
   };
-  auto pool = std::make_shared<Pool<AudioProcessor, AudioProcessing>>(processing);
+  auto pool = std::make_shared<ProcessorPool<AudioProcessor, AudioProcessing>>(processing);
   input.load = [options, processing, pool](const MediaSource& source, const std::string& where,
                                            const ItemShape& planned, int part, std::span<float> out) {
     const std::string place = in_source(where, source);
-    const Audio audio = decode_audio(source.read(place, kMaxMediaBytes, DataFault::audio_too_long), options, place);
+    const Audio audio = decode_audio(source.read(place, kMaxSoundBytes, DataFault::audio_too_long), options, place);
     const auto samples = static_cast<std::int64_t>(audio.samples.size());
     const auto chunks = audio_chunks(processing.rows, samples);
     const auto shapes = audio_shapes(processing, samples, place);

@@ -35,11 +35,26 @@ struct EncoderInput {
   std::uint64_t key = 0;      ///< hash of everything that changes the measures (part of the index key)
   /// The items that a medium becomes (one; several when a long clip is cut into chunks), each of at least one row.
   /// Reads headers, decodes only where the length needs it. `where` begins the message of a DataError. Thread-safe.
-  std::function<std::vector<ItemShape>(const MediaSource&, const std::string& where)> measure;
+  using Measure = std::function<std::vector<ItemShape>(const MediaSource&, const std::string& where)>;
+  Measure measure;
   /// Decodes item `part` of the file into `out`, (input_rows, input_cols) row-major. Throws DataError, also when the
   /// file no longer has that shape. Thread-safe.
-  std::function<void(const MediaSource&, const std::string& where, const ItemShape&, int part, std::span<float> out)>
-      load;
+  using Load = std::function<void(const MediaSource&, const std::string& where, const ItemShape&, int part,
+                                  std::span<float> out)>;
+  Load load;
+  /// The same for videos, of a picture encoder that takes them, too (video_input.h); else empty.
+  Measure measure_video{};
+  Load load_video{};
+
+  bool takes(Modality m) const { return m == modality || (m == Modality::video && measure_video); }
+  /// By the file's modality, which the encoder takes.
+  std::vector<ItemShape> shapes_of(const MediaFile& file, const std::string& where) const {
+    return (file.modality == modality ? measure : measure_video)(file.source, where);
+  }
+  void load_item(const MediaFile& file, const std::string& where, const ItemShape& shape, int part,
+                 std::span<float> out) const {
+    (file.modality == modality ? load : load_video)(file.source, where, shape, part, out);
+  }
 };
 
 /// Pictures through `processing` into patch rows. `class_token` and `select` say what the tower adds and passes on.

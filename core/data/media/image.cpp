@@ -17,6 +17,10 @@ ImageFormat format_of(const ImageSource& source) {
     case MediaKind::webp: return ImageFormat::webp;
     default: break;
   }
+  if (guess.kind == MediaKind::gif) {
+    source.fail(DataFault::unsupported_media,
+                "this is a GIF picture, which is read as a video alone; convert it to PNG, JPEG or WebP");
+  }
   if (is_image(guess.kind)) {
     source.fail(DataFault::unsupported_media,
                 fmt::format("this is {}; convert it to PNG, JPEG or WebP, which are read", guess.name));

@@ -23,7 +23,7 @@ WebPBitstreamFeatures read_features(const ImageSource& source) {
   if (status != VP8_STATUS_OK) source.fail(DataFault::corrupt_image, fmt::format("damaged WebP: {}", describe(status)));
   if (features.has_animation != 0) {
     source.fail(DataFault::unsupported_media,
-                "an animated WebP; only still pictures are read: extract the frame you mean");
+                "an animated WebP, which is read as a video alone: extract the frame you mean");
   }
   check_geometry(source, features.width, features.height);
   return features;

@@ -1,6 +1,7 @@
 #include "core/data/media/media_kind.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <string>
 
 namespace mmt::data {
@@ -39,7 +40,7 @@ constexpr Signature kSignatures[] = {
     {"\x1f\x8b"sv, MediaKind::other, "gzip-compressed data"},
     {"(\xb5/\xfd"sv, MediaKind::other, "zstd-compressed data"},
     {"version https://git-lfs"sv, MediaKind::other, "a Git LFS pointer (the file itself was not fetched)"},
-    {"\x1a\x45\xdf\xa3"sv, MediaKind::other, "a Matroska or WebM film"},
+    {"\x1a\x45\xdf\xa3"sv, MediaKind::film, "a Matroska or WebM film"},
 };
 
 bool starts_with_no_case(std::string_view text, std::string_view lower) {
@@ -60,6 +61,10 @@ bool is_text(std::string_view head) {
     }
   }
   return true;
+}
+
+bool one_of(std::string_view word, std::initializer_list<std::string_view> words) {
+  return std::find(words.begin(), words.end(), word) != words.end();
 }
 
 MediaGuess guess_text(std::string_view head) {
@@ -92,7 +97,7 @@ MediaGuess guess_media(std::span<const std::byte> bytes) {
     const bool riff = head.starts_with("RIFF") || head.starts_with("RIFX") || head.starts_with("RF64");
     if (riff && form == "WAVE") return {MediaKind::wav, "a WAV sound"};
     if (riff && form == "WEBP") return {MediaKind::webp, "a WebP picture"};
-    if (riff && form == "AVI ") return {MediaKind::other, "an AVI film"};
+    if (riff && form == "AVI ") return {MediaKind::film, "an AVI film"};
     if (head.starts_with("FORM") && form.starts_with("AIF")) return {MediaKind::other_audio, "an AIFF sound"};
     if (head.substr(4, 4) == "ftyp") {
       if (form.starts_with("avif") || form.starts_with("avis")) return {MediaKind::heif, "an AVIF picture"};
@@ -100,7 +105,7 @@ MediaGuess guess_media(std::span<const std::byte> bytes) {
         return {MediaKind::heif, "a HEIF picture"};
       }
       if (form == "M4A ") return {MediaKind::other_audio, "an M4A (AAC) sound"};
-      return {MediaKind::other, "an MP4 or QuickTime film"};
+      return {MediaKind::film, "an MP4 or QuickTime film"};
     }
   }
   if (head.size() >= 2 && head[0] == '\xff') {
@@ -114,5 +119,13 @@ MediaGuess guess_media(std::span<const std::byte> bytes) {
 
 bool is_image(MediaKind kind) { return kind <= MediaKind::other_image; }
 bool is_audio(MediaKind kind) { return kind >= MediaKind::wav && kind <= MediaKind::other_audio; }
+bool is_film(MediaKind kind) { return kind == MediaKind::film; }
+
+bool is_picture_ending(std::string_view ending) { return one_of(ending, {"jpg", "jpeg", "png", "webp"}); }
+bool is_sound_ending(std::string_view ending) { return one_of(ending, {"wav", "flac", "mp3", "ogg"}); }
+bool is_unread_ending(std::string_view ending) {
+  return one_of(ending, {"bmp", "tif", "tiff", "heic", "heif", "avif", "jp2", "svg", "ppm", "m4a", "aac",
+                         "wma", "aif", "aiff", "opus", "mp4",  "webm", "avi", "mov", "mkv", "mpg", "mpeg"});
+}
 
 }  // namespace mmt::data

@@ -13,8 +13,8 @@ enum class MediaKind : std::uint8_t {
   png,
   jpeg,
   webp,
+  gif,  // as a video alone
   // pictures that are not
-  gif,
   bmp,
   tiff,
   heif,
@@ -26,6 +26,8 @@ enum class MediaKind : std::uint8_t {
   mp3,
   // sounds that are not
   other_audio,
+  // films in containers, which are not read
+  film,
   other,
 };
 
@@ -39,5 +41,12 @@ MediaGuess guess_media(std::span<const std::byte> bytes);
 
 bool is_image(MediaKind kind);
 bool is_audio(MediaKind kind);
+bool is_film(MediaKind kind);
+
+/// Endings of names, in small letters and without the dot: of pictures (all but GIF) and sounds that are read, and of
+/// pictures, sounds and films of formats that are not, which must not be passed over without a word.
+bool is_picture_ending(std::string_view ending);
+bool is_sound_ending(std::string_view ending);
+bool is_unread_ending(std::string_view ending);
 
 }  // namespace mmt::data

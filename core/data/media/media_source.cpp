@@ -1,5 +1,8 @@
 #include "core/data/media/media_source.h"
 
+#include "core/data/media/media_kind.h"
+#include "core/data/natural_order.h"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -93,8 +96,50 @@ MediaSource MediaSource::memory(std::vector<std::byte> bytes, std::string name) 
   return source;
 }
 
+MediaSource MediaSource::list(std::vector<MediaSource> pictures, std::string name) {
+  MediaSource source;
+  source.name_ = std::move(name);
+  source.list_ = std::make_shared<const std::vector<MediaSource>>(std::move(pictures));
+  return source;
+}
+
+bool MediaSource::is_list() const {
+  if (list_) return true;
+  std::error_code failed;
+  return !path_.empty() && std::filesystem::is_directory(path_, failed);
+}
+
+std::vector<MediaSource> MediaSource::pictures(const std::string& where) const {
+  if (list_) return *list_;
+  constexpr std::size_t kMostFiles = 1'000'000;
+  std::error_code failed;
+  std::vector<std::string> names;
+  for (std::filesystem::directory_iterator entry(path_, failed), end; !failed && entry != end;
+       entry.increment(failed)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with('.')) continue;
+    const std::size_t dot = name.rfind('.');
+    std::string ending = dot == std::string::npos ? "" : name.substr(dot + 1);
+    for (char& c : ending) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    if (is_unread_ending(ending) || ending == "gif") {
+      throw DataError(DataFault::unsupported_media, where,
+                      fmt::format("{} among the frames: they are jpg, png or webp pictures", name));
+    }
+    if (!is_picture_ending(ending)) continue;
+    if (names.size() == kMostFiles)
+      throw DataError(DataFault::too_many_frames, where, fmt::format("more than {} files", kMostFiles));
+    names.push_back(name);
+  }
+  if (failed) throw DataError(DataFault::missing_file, where, failed.message());
+  std::sort(names.begin(), names.end(), natural_less);
+  std::vector<MediaSource> pictures;
+  for (const std::string& name : names) pictures.emplace_back(path_ / name);
+  return pictures;
+}
+
 std::vector<std::byte> MediaSource::read(const std::string& where, std::int64_t max_bytes, DataFault too_large,
                                          std::int64_t prefix) const {
+  if (list_) throw DataError(DataFault::unsupported_media, where, "a list of pictures where one file is expected");
   const std::shared_ptr<const OpenFile> file = memory_ || file_ ? file_ : OpenFile::open(path_, where);
   const std::int64_t size = memory_ ? static_cast<std::int64_t>(memory_->size()) : (file_ ? length_ : file->size());
   if (size > max_bytes) {

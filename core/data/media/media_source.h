@@ -1,4 +1,5 @@
-// Where the bytes of a medium lie: a file, a stretch of a file (a member of a tar shard), or memory (a data URI).
+// Where the bytes of a medium lie: a file, a stretch of a file (a member of a tar shard), memory (a data URI), or a
+// list of these.
 #pragma once
 
 #include "core/error.h"
@@ -42,6 +43,16 @@ class MediaSource {
                              std::string name);
   static MediaSource memory(std::vector<std::byte> bytes, std::string name);
 
+  /// Pictures in their order, which are the frames of one video.
+  static MediaSource list(std::vector<MediaSource> pictures, std::string name);
+
+  /// Such a list, or a folder: then it has pictures, and no bytes of its own.
+  bool is_list() const;
+  /// Of a folder: its files that are called jpg, jpeg, png or webp, in natural order; hidden ones are passed over.
+  /// Throws DataError(unsupported_media) for pictures and films of other formats, missing_file for a folder that cannot
+  /// be read.
+  std::vector<MediaSource> pictures(const std::string& where) const;
+
   /// For messages: the file, "shard.tar: member", or the head of a data URI.
   const std::string& name() const { return name_; }
   /// The bytes, or the first `prefix` of them (0: all). Throws DataError(missing_file) when they are not there,
@@ -55,6 +66,7 @@ class MediaSource {
   std::shared_ptr<const OpenFile> file_;                  // from offset_, length_ bytes
   std::shared_ptr<const std::vector<std::byte>> memory_;  // all of them
   std::int64_t offset_ = 0, length_ = 0;
+  std::shared_ptr<const std::vector<MediaSource>> list_;
 };
 
 /// Largest text of a data URI.

@@ -87,6 +87,11 @@ class ImageProcessor {
   /// The 8-bit picture of its resized size before normalisation; under `tiles`, the small one.
   Image pixels(const Image& image, std::string_view where);
 
+  /// The same in parts, for patches that span several pictures (frames of a video): a picture in this size, and its
+  /// patches as frame `frame` of `out`; columns of other frames stay as they are.
+  Image resized(const Image& image, PictureSize size, std::string_view where);
+  void frame_patches(const Image& picture, int frame, std::span<float> out);
+
  private:
   struct State;
   /// Of a part of a picture; returns the end of what was written.

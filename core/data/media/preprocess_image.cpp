@@ -141,7 +141,10 @@ Image ImageProcessor::pixels(const Image& image, std::string_view where) {
                 image.rgb.size() ==
                     std::size_t{3} * static_cast<std::size_t>(image.width) * static_cast<std::size_t>(image.height),
             "picture {} x {} with {} bytes", image.width, image.height, image.rgb.size());
-  const PictureSize size = options_.size_of(image.width, image.height, where);
+  return resized(image, options_.size_of(image.width, image.height, where), where);
+}
+
+Image ImageProcessor::resized(const Image& image, PictureSize size, std::string_view where) {
   Image out{size.width, size.height, {}};
   out.rgb.resize(static_cast<std::size_t>(3) * static_cast<std::size_t>(out.width) *
                  static_cast<std::size_t>(out.height));
@@ -180,21 +183,36 @@ void ImageProcessor::patches(const Image& image, std::span<float> out, std::stri
   for (int top = 0; top < canvas.height; top += options_.height) {
     for (int left = 0; left < canvas.width; left += options_.width) to = write_patches(canvas, left, top, grid, to);
   }
+  // A still picture is its own second frame.
+  const auto plane = static_cast<std::ptrdiff_t>(options_.patch) * options_.patch;
+  if (options_.frames == 1) return;
+  for (auto first = out.begin(); first != out.end(); first += options_.frames * plane) {
+    for (int frame = 1; frame < options_.frames; ++frame) std::copy_n(first, plane, first + frame * plane);
+  }
+}
+
+void ImageProcessor::frame_patches(const Image& picture, int frame, std::span<float> out) {
+  const PatchGrid grid = options_.grid({picture.width, picture.height});
+  MMT_CHECK(frame >= 0 && frame < options_.frames &&
+                static_cast<std::int64_t>(out.size()) == grid.count() * options_.cols(),
+            "frame {} of {}: {} elements for {} rows of {}", frame, options_.frames, out.size(), grid.count(),
+            options_.cols());
+  write_patches(picture, 0, 0, grid, out.data() + std::ptrdiff_t{frame} * options_.patch * options_.patch);
 }
 
 float* ImageProcessor::write_patches(const Image& picture, int left, int top, PatchGrid grid, float* to) const {
   const std::int64_t patch = options_.patch, merge = options_.merge;
   const std::int64_t stride = std::int64_t{3} * picture.width;
+  const std::int64_t plane = patch * patch;
   const auto write_patch = [&](std::int64_t row, std::int64_t col) {
     const std::uint8_t* corner = picture.rgb.data() + (top + row * patch) * stride + (left + col * patch) * 3;
     for (std::size_t c = 0; c < 3; ++c) {
       const std::array<float, 256>& table = state_->normalised[c];
-      const float* first = to;
       for (std::int64_t y = 0; y < patch; ++y) {
         const std::uint8_t* from = corner + y * stride + c;
         for (std::int64_t x = 0; x < patch; ++x) *to++ = table[from[3 * x]];
       }
-      for (int frame = 1; frame < options_.frames; ++frame) to = std::copy_n(first, patch * patch, to);
+      to += (options_.frames - 1) * plane;
     }
   };
   for (std::int64_t row = 0; row < grid.rows; row += merge) {

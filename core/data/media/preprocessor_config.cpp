@@ -36,6 +36,13 @@ class Preprocessor {
       refuse(key, fmt::format("expected lengths from 1 to {}", kMaxSide));
     return static_cast<int>(value.get<std::uint64_t>());
   }
+  void number(const char* key, double& value, double low, double high) const {
+    if (!has(key)) return;
+    const nlohmann::json& v = object_[key];
+    if (!v.is_number() || !(v.get<double>() >= low && v.get<double>() <= high))
+      refuse(key, fmt::format("expected a number from {} to {}", low, high));
+    value = v.get<double>();
+  }
   std::array<double, 3> color(const char* key, const std::array<double, 3>& fallback) const {
     if (!has(key)) return fallback;
     std::array<double, 3> values{};
@@ -141,10 +148,14 @@ void read_sizes(const Preprocessor& p, ImageProcessing& o) {
 
 }  // namespace
 
-ImageProcessing parse_image_preprocessor(std::string_view json, const std::string& path, const ImageProcessing& base) {
-  const nlohmann::json root = parse_json_object(json, kMaxDepth, path, "preprocessor file");
-  const Preprocessor p(
-      root.contains("image_processor") && root["image_processor"].is_object() ? root["image_processor"] : root, path);
+namespace {
+
+/// The part of the file that speaks of these media, or all of it.
+const nlohmann::json& part_of(const nlohmann::json& root, const char* processor) {
+  return root.contains(processor) && root[processor].is_object() ? root[processor] : root;
+}
+
+ImageProcessing read_picture(const Preprocessor& p, const ImageProcessing& base) {
   ImageProcessing o = base;
   for (const char* step : {"do_resize", "do_rescale", "do_normalize"}) {
     if (!p.flag(step, true)) p.refuse(step, "false is not supported");
@@ -173,22 +184,73 @@ ImageProcessing parse_image_preprocessor(std::string_view json, const std::strin
   return o;
 }
 
+}  // namespace
+
+ImageProcessing parse_image_preprocessor(std::string_view json, const std::string& path, const ImageProcessing& base) {
+  const nlohmann::json root = parse_json_object(json, kMaxDepth, path, "preprocessor file");
+  return read_picture(Preprocessor(part_of(root, "image_processor"), path), base);
+}
+
+VideoProcessing parse_video_preprocessor(std::string_view json, const std::string& path, const ImageProcessing& picture,
+                                         const VideoProcessing& base) {
+  const nlohmann::json root = parse_json_object(json, kMaxDepth, path, "preprocessor file");
+  const Preprocessor p(part_of(root, "video_processor"), path);
+  ImageProcessing frame = picture;
+  frame.pixels = base.pixels;
+  frame = read_picture(p, frame);
+  if (frame.mean != picture.mean) p.refuse("image_mean", "frames of another mean than pictures are not supported");
+  if (frame.std != picture.std) p.refuse("image_std", "frames of another deviation than pictures are not supported");
+  if (frame.resample != picture.resample)
+    p.refuse("resample", "frames resized in another way than pictures are not supported");
+  VideoProcessing video = base;
+  video.pixels = frame.pixels;
+  p.number("fps", video.sampling.fps, 0, 1000);
+  double low = static_cast<double>(video.sampling.min_frames), high = static_cast<double>(video.sampling.max_frames);
+  p.number("min_frames", low, 1, 1 << 20);
+  p.number("max_frames", high, low, 1 << 20);
+  video.sampling.min_frames = static_cast<std::int64_t>(low);
+  video.sampling.max_frames = static_cast<std::int64_t>(high);
+  if (p.has("num_frames")) p.refuse("num_frames", "a fixed number of frames is not supported: write fps");
+  return video;
+}
+
+namespace {
+
+/// Empty where there is no such file.
+std::string text_of_file(const std::string& path) {
+  std::error_code none;
+  if (!std::filesystem::exists(path, none)) return {};
+  try {
+    return files::read(path, kMaxBytes);
+  } catch (const Error& e) {
+    throw ConfigError(e.what());
+  }
+}
+
+}  // namespace
+
 std::optional<ImageProcessing> read_image_preprocessor(const std::string& folder, const ImageProcessing& base) {
   for (const char* name : {"preprocessor_config.json", "processor_config.json"}) {
     const std::string path = (std::filesystem::path(folder) / name).string();
-    std::error_code none;
-    if (!std::filesystem::exists(path, none)) continue;
-    std::string text;
-    try {
-      text = files::read(path, kMaxBytes);
-    } catch (const Error& e) {
-      throw ConfigError(e.what());
-    }
+    const std::string text = text_of_file(path);
     // Files of this name also belong to tokenizers and to sound.
     if (std::ranges::none_of(std::array{"\"image_mean\"", "\"image_processor_type\"", "\"crop_size\"", "\"do_resize\""},
                              [&](const char* key) { return text.find(key) != std::string::npos; }))
       continue;
     return parse_image_preprocessor(text, path, base);
+  }
+  return std::nullopt;
+}
+
+std::optional<VideoProcessing> read_video_preprocessor(const std::string& folder, const ImageProcessing& picture,
+                                                       const VideoProcessing& base) {
+  for (const auto& [name, mark] :
+       {std::pair("processor_config.json", "\"video_processor\""), std::pair("video_preprocessor_config.json", ""),
+        std::pair("preprocessor_config.json", "\"image_")}) {
+    const std::string path = (std::filesystem::path(folder) / name).string();
+    const std::string text = text_of_file(path);
+    if (!text.empty() && text.find(mark) != std::string::npos)
+      return parse_video_preprocessor(text, path, picture, base);
   }
   return std::nullopt;
 }

@@ -2,7 +2,7 @@
 // and 5 (a processor_config.json holds the same object under "image_processor").
 #pragma once
 
-#include "core/data/media/preprocess.h"
+#include "core/data/media/video_input.h"
 
 #include <optional>
 #include <string>
@@ -16,5 +16,14 @@ ImageProcessing parse_image_preprocessor(std::string_view json, const std::strin
 
 /// The file of a folder; nothing where there is none that holds an image processor.
 std::optional<ImageProcessing> read_image_preprocessor(const std::string& folder, const ImageProcessing& base);
+
+/// How a folder's videos were prepared, as transformers finds it: "video_processor" of processor_config.json, else
+/// video_preprocessor_config.json, else preprocessor_config.json (whose limits of pixels then count for frames, too).
+/// `picture`: how its pictures are; colours and patches of frames must be the same. Nothing where there is no such
+/// file.
+std::optional<VideoProcessing> read_video_preprocessor(const std::string& folder, const ImageProcessing& picture,
+                                                       const VideoProcessing& base);
+VideoProcessing parse_video_preprocessor(std::string_view json, const std::string& path, const ImageProcessing& picture,
+                                         const VideoProcessing& base);
 
 }  // namespace mmt::data

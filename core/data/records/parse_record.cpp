@@ -1,8 +1,10 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "core/data/json_guard.h"
 #include "core/data/records/record_file.h"
@@ -13,8 +15,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array kModalities = {Modality::image, Modality::audio};
-constexpr std::size_t kMaxTurns = 10000, kMaxMedia = 4096;
+constexpr std::array kModalities = {Modality::image, Modality::audio, Modality::video};
+constexpr std::size_t kMaxTurns = 10000, kMaxMedia = 4096, kMaxFrames = 65536;
 
 const json* find(const json& object, const char* key) {
   const auto it = object.find(key);
@@ -30,6 +32,12 @@ const json& path_in(const json& file) {
   return file;
 }
 
+/// A file, or the pictures that are the frames of one video.
+struct ListedMedium {
+  std::string path;
+  std::vector<std::string> frames{};
+};
+
 class Parser {
  public:
   Parser(std::string where, const ImpliedMedia& implied) : where_(std::move(where)), implied_(implied) {}
@@ -41,12 +49,11 @@ class Parser {
       record_.id = id->is_string() ? id->get<std::string>() : id->dump();
       where_ = with_id(where_, record_.id);
     }
-    for (const char* key : {"video", "videos", "tools"}) {
-      const json* v = find(source, key);
-      const bool none = v == nullptr || v->empty() || *v == "" || *v == "[]";
-      if (!none) refuse(fmt::format("\"{}\" is not supported", key));
-    }
+    const json* tools = find(source, "tools");
+    const bool no_tools = tools == nullptr || tools->empty() || *tools == "" || *tools == "[]";
+    if (!no_tools) refuse("\"tools\" is not supported");
     for (const Modality m : kModalities) read_files(source, m);
+    for (const Modality m : kModalities) imply_files(m);
     if (const json* system = find(source, "system")) {
       if (!system->is_string()) refuse("\"system\" is not text");
       if (!system->get_ref<const std::string&>().empty())
@@ -67,24 +74,54 @@ class Parser {
     const json *single = find(source, one.c_str()), *list = find(source, many.c_str());
     if (single != nullptr && list != nullptr) refuse(fmt::format("both \"{}\" and \"{}\" are given", one, many));
     const json* files = single != nullptr ? single : list;
-    auto& paths = files_[static_cast<std::size_t>(modality)];
-    if (files == nullptr) {
-      const auto& implied = modality == Modality::image ? implied_.images : implied_.audios;
-      if (!implied.empty()) paths = implied;
-      return;
-    }
+    if (files == nullptr) return;
+    auto& listed = files_[static_cast<std::size_t>(modality)];
     listed_[static_cast<std::size_t>(modality)] = true;
-    paths.emplace();
+    listed.emplace();
     const auto add = [&](const json& file) {
-      const json& path = path_in(file);
-      if (!path.is_string()) refuse(fmt::format("\"{}\" holds {}, where a path is expected", many, path.type_name()));
-      if (paths->size() == kMaxMedia) refuse(fmt::format("more than {} {}", kMaxMedia, many));
-      paths->push_back(path.get<std::string>());
+      if (listed->size() == kMaxMedia) refuse(fmt::format("more than {} {}", kMaxMedia, many));
+      listed->push_back(read_medium(file, modality, fmt::format("\"{}\"", many)));
     };
-    if (files->is_array()) {
-      for (const json& path : *files) add(path);
+    // `video: [a, b]` is one video of two frames, `videos: [a, b]` are two videos.
+    const bool one_video = modality == Modality::video && files == single && files->is_array() && !files->empty() &&
+                           std::ranges::none_of(*files, [](const json& f) { return f.is_array(); });
+    if (files->is_array() && !one_video) {
+      for (const json& file : *files) add(file);
     } else {
       add(*files);
+    }
+  }
+
+  /// A path; of a video also a list of them.
+  ListedMedium read_medium(const json& file, Modality modality, const std::string& what) {
+    const auto text_of = [&](const json& path) {
+      if (!path.is_string()) refuse(fmt::format("{} holds {}, where a path is expected", what, path.type_name()));
+      claimed_.insert(implied_.name_of ? implied_.name_of(path.get<std::string>()) : path.get<std::string>());
+      return path.get<std::string>();
+    };
+    ListedMedium medium;
+    if (modality != Modality::video || !path_in(file).is_array()) {
+      medium.path = text_of(path_in(file));
+      return medium;
+    }
+    if (path_in(file).empty()) refuse(fmt::format("{} holds a video without frames", what), DataFault::empty_video);
+    for (const json& frame : path_in(file)) {
+      if (++frames_ > kMaxFrames)
+        refuse(fmt::format("more than {} frames in a sample", kMaxFrames), DataFault::too_many_frames);
+      medium.frames.push_back(text_of(path_in(frame)));
+    }
+    return medium;
+  }
+
+  /// Media of the sample that the record does not name.
+  void imply_files(Modality modality) {
+    const std::vector<std::string>* names[] = {&implied_.images, &implied_.audios, &implied_.videos};
+    const auto m = static_cast<std::size_t>(modality);
+    if (listed_[m]) return;
+    for (const std::string& name : *names[m]) {
+      if (claimed_.contains(name)) continue;
+      if (!files_[m]) files_[m].emplace();
+      files_[m]->push_back({name});
     }
   }
 
@@ -160,7 +197,11 @@ class Parser {
     const std::size_t number = slots_[m]++;
     if (!files_[m] || number >= files_[m]->size()) return;
     turn.parts.push_back({"", static_cast<std::int32_t>(record_.media.size())});
-    record_.media.push_back({modality, (*files_[m])[number]});
+    push_medium(modality, (*files_[m])[number]);
+  }
+
+  void push_medium(Modality modality, ListedMedium medium) {
+    record_.media.push_back({modality, std::move(medium.path), {}, std::move(medium.frames)});
   }
 
   void read_text(std::string_view text, Turn& turn) {
@@ -169,7 +210,7 @@ class Parser {
       Modality modality = Modality::image;
       for (const Modality m : kModalities) {
         if (!files_[static_cast<std::size_t>(m)]) continue;  // without files the word is text
-        const std::size_t found = text.find(m == Modality::image ? "<image>" : "<audio>");
+        const std::size_t found = text.find(fmt::format("<{}>", name_of(m)));
         if (found < at) {
           at = found;
           modality = m;
@@ -178,7 +219,7 @@ class Parser {
       if (at == std::string_view::npos) break;
       add_text(turn, text.substr(0, at));
       add_slot(turn, modality);
-      text.remove_prefix(at + std::string_view("<image>").size());
+      text.remove_prefix(at + name_of(modality).size() + 2);
     }
     add_text(turn, text);
   }
@@ -192,12 +233,18 @@ class Parser {
       if (text == nullptr || !text->is_string()) refuse(fmt::format("turn {}: a text part without \"text\"", number));
       return add_text(turn, text->get_ref<const std::string&>());
     }
-    const bool image = name == "image" || name == "image_url", encoded = name == "input_audio";
-    if (!image && !encoded && name != "audio" && name != "audio_url") {
+    const bool encoded = name == "input_audio";
+    Modality modality = Modality::audio;
+    bool known = encoded;
+    for (const Modality m : kModalities) {
+      if (name != name_of(m) && name != fmt::format("{}_url", name_of(m))) continue;
+      modality = m;
+      known = true;
+    }
+    if (!known) {
       refuse(fmt::format("turn {}: content of type {:?} is not supported", number, name.substr(0, 40)));
     }
     if (turn.role == Role::assistant) refuse(fmt::format("turn {}: media in an assistant turn", number));
-    const Modality modality = image ? Modality::image : Modality::audio;
     const json* path = find(part, name.c_str());
     if (encoded) {
       const json* bytes = path != nullptr && path->is_object() ? find(*path, "data") : nullptr;
@@ -205,7 +252,7 @@ class Parser {
         refuse(fmt::format("turn {}: an input_audio part without \"data\"", number));
       }
       const std::string& text = bytes->get_ref<const std::string&>();
-      return add_named(turn, modality, text.starts_with("data:") ? text : "data:audio;base64," + text);
+      return add_named(turn, modality, {text.starts_with("data:") ? text : "data:audio;base64," + text});
     }
     for (const char* key : {"url", "path"}) {
       if (path == nullptr) path = find(part, key);
@@ -214,24 +261,26 @@ class Parser {
       inline_slots_ = true;
       return add_slot(turn, modality);
     }
-    path = &path_in(*path);
-    if (!path->is_string())
-      refuse(fmt::format("turn {}: the path of a {} part is not text", number, name_of(modality)));
-    add_named(turn, modality, path->get<std::string>());
+    add_named(turn, modality,
+              read_medium(*path, modality, fmt::format("turn {}: a {} part", number, name_of(modality))));
   }
 
   /// A slot with its own file, not one of the listed.
-  void add_named(Turn& turn, Modality modality, std::string path) {
+  void add_named(Turn& turn, Modality modality, ListedMedium medium) {
     if (record_.media.size() >= kMaxMedia) refuse(fmt::format("more than {} media", kMaxMedia));
     turn.parts.push_back({"", static_cast<std::int32_t>(record_.media.size())});
-    record_.media.push_back({modality, std::move(path)});
+    push_medium(modality, std::move(medium));
     named_[static_cast<std::size_t>(modality)] = true;
   }
 
   void check_counts() const {
     for (const Modality m : kModalities) {
       const auto at = static_cast<std::size_t>(m);
-      const std::size_t files = files_[at] ? files_[at]->size() : 0;
+      std::size_t files = files_[at] ? files_[at]->size() : 0;
+      if (files > 0 && !listed_[at]) {  // implied ones that no part has named since
+        files = static_cast<std::size_t>(
+            std::ranges::count_if(*files_[at], [&](const ListedMedium& f) { return !claimed_.contains(f.path); }));
+      }
       if (slots_[at] == files) continue;
       if (!listed_[at] && named_[at] && slots_[at] == 0) continue;  // its parts name what they want themselves
       refuse(fmt::format("{} {} placeholder{} in the text, {} {} file{}", slots_[at],
@@ -244,9 +293,12 @@ class Parser {
   std::string where_;
   const ImpliedMedia& implied_;
   Record record_;
-  std::array<std::optional<std::vector<std::string>>, 2> files_;  // listed files, by modality; none: no such key
-  std::array<std::size_t, 2> slots_{};                            // slots met for them
-  std::array<bool, 2> listed_{}, named_{};                        // the record's own list; parts with a path
+  template <class T> using ByModality = std::array<T, kNumModalities>;
+  ByModality<std::optional<std::vector<ListedMedium>>> files_;  // listed files; none: no such key
+  ByModality<std::size_t> slots_{};                             // slots met for them
+  ByModality<bool> listed_{}, named_{};                         // the record's own list; parts with a path
+  std::set<std::string> claimed_;                               // what the record names itself
+  std::size_t frames_ = 0;                                      // in lists
   bool inline_slots_ = false;
 };
 

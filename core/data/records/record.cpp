@@ -6,7 +6,10 @@
 
 namespace mmt::data {
 
-std::string_view name_of(Modality modality) { return modality == Modality::image ? "image" : "audio"; }
+std::string_view name_of(Modality modality) {
+  constexpr std::string_view names[] = {"image", "audio", "video"};
+  return names[static_cast<int>(modality)];
+}
 
 std::string_view name_of(Role role) {
   constexpr std::string_view names[] = {"system", "user", "assistant", "tool"};
@@ -36,15 +39,28 @@ std::filesystem::path media_path(const std::filesystem::path& root, std::string_
   return root / path;
 }
 
-void find_media(Record& record, const std::filesystem::path& root, const std::string& where) {
+void find_media(Record& record, const FindMedium& find, const std::string& where) {
+  const auto source_of = [&](std::string& path) {
+    if (!is_data_uri(path)) return find(path);
+    MediaSource source = data_uri_source(path, where);
+    path = source.name();  // megabytes
+    return source;
+  };
   for (MediaFile& file : record.media) {
-    if (is_data_uri(file.path)) {
-      file.source = data_uri_source(file.path, where);
-      file.path = file.source.name();
-    } else {
-      file.source = media_path(root, file.path, where);
+    if (file.frames.empty()) {
+      file.source = source_of(file.path);
+      continue;
     }
+    std::vector<MediaSource> pictures;
+    for (std::string& frame : file.frames) pictures.push_back(source_of(frame));
+    const std::string name = fmt::format("{} and {} more frames", file.frames.front(), pictures.size() - 1);
+    file.source = MediaSource::list(std::move(pictures), name);
   }
+}
+
+void find_media(Record& record, const std::filesystem::path& root, const std::string& where) {
+  find_media(
+      record, [&](const std::string& path) { return MediaSource(media_path(root, path, where)); }, where);
 }
 
 }  // namespace mmt::data

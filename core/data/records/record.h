@@ -5,13 +5,15 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace mmt::data {
 
-enum class Modality : std::uint8_t { image, audio };
+enum class Modality : std::uint8_t { image, audio, video };
+inline constexpr int kNumModalities = 3;
 std::string_view name_of(Modality modality);
 
 enum class Role : std::uint8_t { system, user, assistant, tool };
@@ -31,8 +33,11 @@ struct Turn {
 
 struct MediaFile {
   Modality modality = Modality::image;
-  std::string path;  ///< as written in the record: relative to the set's media root; the name of a member; a data URI
+  /// As written in the record: relative to the set's media root; the name of a member; a data URI. Of a video that is a
+  /// list of pictures it is empty.
+  std::string path;
   MediaSource source{};  ///< where its bytes are; empty until `find_media` or the set's own reader fills it
+  std::vector<std::string> frames{};  ///< of such a video, likewise
 };
 
 struct Record {
@@ -49,8 +54,13 @@ std::string with_id(const std::string& place, const std::string& id);
 std::filesystem::path media_path(const std::filesystem::path& root, std::string_view relative,
                                  const std::string& where);
 
-/// Fills the source of every medium: files below the media root, or the bytes of data URIs, whose text is then
-/// shortened. Throws DataError(unsafe_path) as above, DataError(bad_record) for a data URI that is none.
+/// Fills the source of every medium, and of every frame of a video: what `find` says of its path, or the bytes of a
+/// data URI, whose text is then shortened. Throws DataError(bad_record) for a data URI that is none.
+using FindMedium = std::function<MediaSource(const std::string& path)>;
+void find_media(Record& record, const FindMedium& find, const std::string& where);
+
+/// The same with files below the media root. Throws DataError(unsafe_path) as above, DataError(bad_record) for a data
+/// URI that is none.
 void find_media(Record& record, const std::filesystem::path& root, const std::string& where);
 
 }  // namespace mmt::data

@@ -1,18 +1,22 @@
 // Data files of dialogues: LLaVA JSON (one array) and messages / ShareGPT / OpenAI-style JSONL. Either container (array
 // or one object a line) may hold either spelling of records:
-//   {"id", "system", "image"|"images", "audio"|"audios": file | [file] | null, "conversations": [{"from", "value"}]}
-//   {"messages": [{"role", "content": string | [{"type": "text"|"image"|"image_url"|"audio"|"input_audio", ...}],
+//   {"id", "system", "image"|"images", "audio"|"audios", "video"|"videos": file | [file] | null,
+//    "conversations": [{"from", "value"}]}
+//   {"messages": [{"role", "content": string | [{"type": "text"|"image"|"image_url"|"audio"|"input_audio"|"video",
+//   ...}],
 //                  "loss": bool}]}
-// A file is a path below the media root, a data URI, or {"path"} or {"url"} of one.
-// `<image>` and `<audio>` in the text of user, system and tool turns are the slots of the listed files, in order. A
-// record without the key (or with null) has no slots of that modality and the word is plain text; so it is in assistant
-// turns.
+// A file is a path below the media root, a data URI, or {"path"} or {"url"} of one. A video may also be a list of
+// files, its frames: `"video": [frame, ...]`, `"videos": [[frame, ...], file, ...]`.
+// `<image>`, `<audio>` and `<video>` in the text of user, system and tool turns are the slots of the listed files, in
+// order. A record without the key (or with null) has no slots of that modality and the word is plain text; so it is in
+// assistant turns.
 #pragma once
 
 #include "core/data/records/record_source.h"
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,9 +27,11 @@ namespace mmt::data {
 inline constexpr int kMaxJsonDepth = 64;
 inline constexpr std::int64_t kMaxRecordBytes = std::int64_t{64} << 20;
 
-/// Names of pictures and of sounds for a record that lists none itself.
+/// Names of pictures, sounds and videos for a record that lists none itself; those that it names are not implied.
 struct ImpliedMedia {
-  std::vector<std::string> images{}, audios{};
+  std::vector<std::string> images{}, audios{}, videos{};
+  /// The one of these names that a path in the record means; empty: paths are these names.
+  std::function<std::string(const std::string& path)> name_of{};
 };
 
 /// Parses one record. `where` names data set and sample in errors. Throws DataError: bad_record for JSON or structure,

@@ -7,6 +7,8 @@
 #include <optional>
 
 #include "core/data/json_guard.h"
+#include "core/data/media/media_kind.h"
+#include "core/data/natural_order.h"
 #include "core/data/records/record_file.h"
 #include "core/data/records/tar_shard.h"
 #include "core/data/text/utf8.h"
@@ -19,48 +21,12 @@ constexpr std::size_t kMaxSampleFields = 4096;
 
 std::string_view ending(std::string_view field) { return field.substr(field.rfind('.') + 1); }
 
-bool one_of(std::string_view word, std::initializer_list<std::string_view> words) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
-
 std::optional<Modality> modality_of(std::string_view field) {
   const std::string_view end = ending(field);
-  if (one_of(end, {"jpg", "jpeg", "png", "webp"})) return Modality::image;
-  if (one_of(end, {"wav", "flac", "mp3", "ogg"})) return Modality::audio;
+  if (end == "gif" || (end == "webp" && field.starts_with("video"))) return Modality::video;
+  if (is_picture_ending(end)) return Modality::image;
+  if (is_sound_ending(end)) return Modality::audio;
   return std::nullopt;
-}
-
-/// Media that a sample must not lose silently.
-bool unread_medium(std::string_view field) {
-  return one_of(ending(field), {"gif", "bmp", "tif",  "tiff", "heic", "heif", "avif", "jp2", "svg", "ppm", "m4a", "aac",
-                                "wma", "aif", "aiff", "opus", "mp4",  "webm", "avi",  "mov", "mkv", "mpg", "mpeg"});
-}
-
-/// "img2" before "img10": runs of digits compare as numbers.
-bool natural_less(std::string_view a, std::string_view b) {
-  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
-  const auto take = [&](std::string_view& text) {
-    std::size_t end = 0;
-    while (end < text.size() && digit(text[end])) ++end;
-    std::string_view number = text.substr(0, end);
-    text.remove_prefix(end);
-    while (number.size() > 1 && number[0] == '0') number.remove_prefix(1);
-    return number;
-  };
-  const std::string_view whole_a = a, whole_b = b;
-  while (!a.empty() && !b.empty()) {
-    if (digit(a[0]) && digit(b[0])) {
-      const std::string_view x = take(a), y = take(b);
-      if (x.size() != y.size()) return x.size() < y.size();
-      if (x != y) return x < y;
-    } else {
-      if (a[0] != b[0]) return a[0] < b[0];
-      a.remove_prefix(1);
-      b.remove_prefix(1);
-    }
-  }
-  if (a.empty() != b.empty()) return a.empty();
-  return whole_a < whole_b;
 }
 
 std::string_view without_white_space(std::string_view text) {
@@ -113,29 +79,25 @@ std::string TarFields::text_of(const MediaSource& content) const {
 }
 
 void TarFields::find_sources(Record& record) const {
-  for (MediaFile& file : record.media) {
-    if (is_data_uri(file.path)) {
-      file.source = data_uri_source(file.path, where_);
-      file.path = file.source.name();
-      continue;
-    }
-    // A field, or the name of its member with or without its folder.
-    std::string field = file.path;
-    if (const auto split = split_member(file.path)) {
-      const std::string_view own = std::string_view(key_).substr(key_.rfind('/') + 1);
-      if (split->first == key_ || split->first == own) field = split->second;
-    }
-    for (char& c : field) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    const MediaSource* source = find(field);
-    if (source == nullptr) {
-      std::string names;
-      for (const auto& [name, content] : fields_) names += (names.empty() ? "" : ", ") + name;
-      throw DataError(
-          DataFault::missing_file, where_,
-          fmt::format("the record names {:?}, but the sample's fields are {}", file.path.substr(0, 120), names));
-    }
-    file.source = *source;
+  const auto source_of = [this](const std::string& path) {
+    const MediaSource* source = find(field_of(path));
+    if (source != nullptr) return *source;
+    std::string names;
+    for (const auto& [name, content] : fields_) names += (names.empty() ? "" : ", ") + name;
+    throw DataError(DataFault::missing_file, where_,
+                    fmt::format("the record names {:?}, but the sample's fields are {}", path.substr(0, 120), names));
+  };
+  find_media(record, source_of, where_);
+}
+
+std::string TarFields::field_of(const std::string& path) const {
+  std::string field = path;
+  if (const auto split = split_member(path)) {
+    const std::string_view own = std::string_view(key_).substr(key_.rfind('/') + 1);
+    if (split->first == key_ || split->first == own) field = split->second;
   }
+  for (char& c : field) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return field;
 }
 
 Record TarFields::captioned(std::string_view caption) const {
@@ -143,7 +105,7 @@ Record TarFields::captioned(std::string_view caption) const {
   record.id = key_;
   Turn user, assistant;
   assistant.role = Role::assistant;
-  for (const Modality modality : {Modality::image, Modality::audio}) {
+  for (const Modality modality : {Modality::image, Modality::audio, Modality::video}) {
     for (const std::string& name : names_of(modality)) {
       user.parts.push_back({"", static_cast<std::int32_t>(record.media.size())});
       record.media.push_back({modality, name, *find(name)});
@@ -157,9 +119,11 @@ Record TarFields::captioned(std::string_view caption) const {
 
 Record TarFields::record() const {
   for (const auto& [name, content] : fields_) {
-    if (unread_medium(name)) {
-      throw DataError(DataFault::unsupported_media, where_,
-                      fmt::format("{}: pictures are jpg, png, webp, sounds wav, flac, mp3, ogg", content.name()));
+    if (is_unread_ending(ending(name))) {
+      throw DataError(
+          DataFault::unsupported_media, where_,
+          fmt::format("{}: pictures are jpg, png, webp, sounds wav, flac, mp3, ogg, videos gif or video.webp",
+                      content.name()));
     }
   }
   std::optional<std::string> caption;
@@ -169,7 +133,10 @@ Record TarFields::record() const {
     const nlohmann::json source = parse_json(text, kMaxJsonDepth, error);
     if (!error.empty()) throw DataError(DataFault::bad_record, where_, content->name() + ": not JSON: at " + error);
     if (source.is_object() && (source.contains("messages") || source.contains("conversations"))) {
-      Record record = parse_record(text, where_, {names_of(Modality::image), names_of(Modality::audio)});
+      Record record = parse_record(
+          text, where_,
+          {names_of(Modality::image), names_of(Modality::audio), names_of(Modality::video),
+           [this](const std::string& path) { return is_data_uri(path) ? std::string() : field_of(path); }});
       if (record.id.empty()) record.id = key_;
       find_sources(record);
       return record;

@@ -1,4 +1,4 @@
-// One sample of a tar shard as its fields: which are pictures, sounds, the text, and the record that they make.
+// One sample of a tar shard as its fields: which are pictures, sounds, videos, the text, and the record that they make.
 #pragma once
 
 #include "core/data/records/record.h"
@@ -23,6 +23,8 @@ class TarFields {
   const MediaSource* find(std::string_view name) const;
   std::string text_of(const MediaSource& content) const;
   void find_sources(Record& record) const;
+  /// What a path in the record means: a field, or the name of its member with or without its folder.
+  std::string field_of(const std::string& path) const;
   Record captioned(std::string_view caption) const;
 
   std::string key_, where_;

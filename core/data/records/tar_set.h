@@ -2,8 +2,9 @@
 //
 // A sample with `json` that holds a dialogue (in any spelling of record_file.h) is that record; its media names are
 // fields of the sample ("jpg", "img1.jpg", "0001.img1.jpg"). Where it names no pictures, those of the sample are taken
-// in order; so it is with sounds. Else `txt`, or "caption" or "text" of the json, is the answer to a user turn of the
-// pictures and sounds. Pictures are in the order of their fields, numbers in them by value.
+// in order; so it is with sounds and videos. Else `txt`, or "caption" or "text" of the json, is the answer to a user
+// turn of the pictures, sounds and videos (gif, and webp fields that begin with "video"). Pictures are in the order of
+// their fields, numbers in them by value.
 #pragma once
 
 #include "core/data/records/record_source.h"

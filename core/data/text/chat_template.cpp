@@ -116,7 +116,7 @@ ChatTemplate::ChatTemplate(TemplateSpec spec, const Tokenizer& tokenizer)
   for (std::size_t r = 0; r < formats_.size(); ++r) {
     formats_[r] = {resolve(turns[r]->prefix), resolve(turns[r]->suffix), turns[r]->lead};
   }
-  slots_ = {resolve(spec_.image), resolve(spec_.audio)};
+  slots_ = {resolve(spec_.image), resolve(spec_.audio), resolve(spec_.video)};
   begins_with_bos_ = spec_.start.starts_with("{bos}") && !start_.empty() && start_.front().special >= 0;
   for (const Role role : {Role::user, Role::assistant}) {
     const Format& format = formats_[static_cast<std::size_t>(role)];
@@ -199,7 +199,7 @@ void ChatTemplate::require(Modality modality) const {
 void ChatTemplate::write(Builder& builder, const Record& record, std::size_t num_turns,
                          const std::string& where) const {
   const auto refuse = [&](const std::string& what) -> void { throw DataError(DataFault::bad_record, where, what); };
-  std::array<int, 2> numbers{};  // slots written so far, by modality
+  std::array<int, kNumModalities> numbers{};  // slots written so far, by modality
   if (begins_with_bos_) builder.bos(start_.front().special);
   builder.sections(std::span(start_).subspan(begins_with_bos_ ? 1 : 0), false, false);
   const bool has_system = num_turns > 0 && record.turns[0].role == Role::system;
@@ -307,7 +307,7 @@ std::uint64_t ChatTemplate::hash() const {
     add(t->lead);
     add(t->suffix);
   }
-  for (const SlotFormat* s : {&spec_.image, &spec_.audio}) {
+  for (const SlotFormat* s : {&spec_.image, &spec_.audio, &spec_.video}) {
     add(s->before);
     add(s->token);
     add(s->after);

@@ -37,7 +37,7 @@ struct TemplateSpec {
   std::string start;           ///< before everything ("{bos}" or "<|begin_of_text|>")
   std::string default_system;  ///< used when the first turn is not a system turn; empty: none
   TurnFormat system, user, assistant, tool;
-  SlotFormat image, audio;
+  SlotFormat image, audio, video;
   bool media_first = false;  ///< LLaVA: the only slot of a turn moves to its front, followed by a line break
   bool user_text = true;     ///< false (plain): of system and user turns only the media count
   bool trim = false;         ///< white space around a turn's text is cut off (llama3)
@@ -107,7 +107,7 @@ class ChatTemplate {
   bool begins_with_bos_ = false;                 // "{bos}", as if the text began behind it
   TextPlace answer_place_ = TextPlace::section;  // of a generated answer
   std::array<Format, 4> formats_;                // by Role
-  std::array<Slot, 2> slots_;                    // by Modality
+  std::array<Slot, kNumModalities> slots_;       // by Modality
   std::vector<std::vector<TokenId>> stops_;
 };
 

@@ -18,6 +18,7 @@ TemplateSpec llava_family(std::string name, std::string system) {
   t.assistant = {"ASSISTANT:", " ", "{eos}"};
   t.image = {"", "<image>", ""};
   t.audio = {"", "<audio>", ""};
+  t.video = {"", "<video>", ""};
   t.media_first = true;
   return t;
 }
@@ -29,6 +30,7 @@ TemplateSpec plain() {
   t.assistant = {"", "", "\n"};
   t.image = {"", "<image>", ""};
   t.audio = {"", "<audio>", ""};
+  t.video = {"", "<video>", ""};
   t.user_text = false;
   return t;
 }
@@ -43,6 +45,7 @@ TemplateSpec chatml() {
   t.tool = {"<|im_start|>tool\n", "", "<|im_end|>\n"};
   t.image = {"<|vision_start|>", "<|image_pad|>", "<|vision_end|>"};
   t.audio = {"Audio {n}: <|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>\n"};
+  t.video = {"<|vision_start|>", "<|video_pad|>", "<|vision_end|>"};
   return t;
 }
 
@@ -59,6 +62,7 @@ TemplateSpec llama3() {
   t.tool = turn("ipython");
   t.image = {"", "<image>", ""};
   t.audio = {"", "<audio>", ""};
+  t.video = {"", "<video>", ""};
   t.trim = true;
   return t;
 }

@@ -3,7 +3,9 @@
 
 qwen2_vl_tower.txt: the tower with its merger on a picture of 4 x 6 patches and a film of 2 x (2 x 4), sum of output * probe.
 qwen2_vl.txt: the whole model on a sample of text, two pictures and text: the positions of every row, and the loss.
-Otherwise as make_goldens.py.
+qwen2_vl_positions.txt: the positions of every row of samples with videos, by get_rope_index. A line a sample: its runs, as
+t<rows>, i<frames>x<height>x<width> and v<...> in rows that leave the tower, then frame, row and column of each row.
+Otherwise as make_goldens.py. --positions-only makes the last alone.
 """
 
 import os
@@ -43,8 +45,37 @@ class Renamed:
         return [(self.on_disk(n), p) for n, p in self.model.named_parameters()]
 
 
+SAMPLES = [[3, (1, 1, 2, 3), 2], [2, (2, 3, 2, 2), 4], [1, (2, 1, 1, 1), 1, (2, 2, 3, 1), 5],
+           [4, (2, 5, 1, 2), 2, (1, 1, 4, 2), 1, (2, 2, 2, 4), 3], [2, (2, 9, 1, 1), 1, (1, 1, 1, 1), 2]]
+
+
+def write_positions(folder):
+    """Runs: rows of text, or (1 picture / 2 video, frames, height, width)."""
+    text = dict(vocab_size=44, hidden_size=32, intermediate_size=40, num_hidden_layers=1, num_attention_heads=2,
+                num_key_value_heads=1, rope_parameters=dict(rope_type="default", rope_theta=1e6, mrope_section=[2, 3, 3]))
+    model = Qwen2VLForConditionalGeneration(Qwen2VLConfig(text_config=text, vision_config=dict(VISION, hidden_size=32)))
+    with open(f"{folder}/qwen2_vl_positions.txt", "w") as f:
+        for runs in SAMPLES:
+            kinds, words, grids = [], [], {1: [], 2: []}
+            for run in runs:
+                kind, frames, height, width = run if isinstance(run, tuple) else (0, run, 1, 1)
+                kinds += [kind] * (frames * height * width)
+                words.append(f"t{run}" if kind == 0 else f"{' iv'[kind]}{frames}x{height}x{width}")
+                if kind:
+                    grids[kind].append([frames, 2 * height, 2 * width])
+            kinds = torch.tensor([kinds])
+            grid = {k: torch.tensor(g) if g else None for k, g in grids.items()}
+            positions = model.model.get_rope_index(torch.zeros_like(kinds), mm_token_type_ids=kinds, image_grid_thw=grid[1],
+                                                   video_grid_thw=grid[2])[0][:, 0]
+            f.write(" ".join(words) + " : " + " ".join(map(str, positions.T.flatten().tolist())) + "\n")
+
+
 def main():
-    folder = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__))
+    arguments = [a for a in sys.argv[1:] if a != "--positions-only"]
+    folder = arguments[0] if arguments else os.path.dirname(os.path.abspath(__file__))
+    write_positions(folder)
+    if "--positions-only" in sys.argv:
+        return
     model = Qwen2VisionTransformerPretrainedModel(Qwen2VLVisionConfig(**VISION, attn_implementation="eager"))
     names = prepare(model, lambda n: n)
     grids = torch.tensor([[1, 4, 6], [2, 2, 4]])
