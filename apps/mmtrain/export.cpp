@@ -297,8 +297,11 @@ class Exporter {
     });
     files::write_atomic((fs::path(target.folder) / name).string(), text);
     for (const EncoderConfig& e : c_.encoders) {
-      if (has(target, e.spec.name) && e.spec.modality == "image")
-        files::write_atomic((fs::path(target.folder) / "preprocessor_config.json").string(), preparation_of(e));
+      if (!has(target, e.spec.name) || e.spec.modality != "image") continue;
+      files::write_atomic((fs::path(target.folder) / "preprocessor_config.json").string(), preparation_of(e));
+      if (takes_videos(e))
+        files::write_atomic((fs::path(target.folder) / "video_preprocessor_config.json").string(),
+                            video_preparation_of(e));
     }
     if (has(target, c_.llm.spec.name)) {
       const fs::path tokenizer(c_.data.tokenizer);

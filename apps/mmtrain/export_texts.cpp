@@ -160,6 +160,17 @@ std::string preparation_of(const EncoderConfig& e) {
   return j.dump(2) + "\n";
 }
 
+std::string video_preparation_of(const EncoderConfig& e) {
+  OrderedJson j = OrderedJson::parse(preparation_of(e));
+  j.erase("image_processor_type");
+  j["video_processor_type"] = "Qwen2VLVideoProcessor";
+  j["size"] = {{"shortest_edge", e.video.pixels.min_pixels}, {"longest_edge", e.video.pixels.max_pixels}};
+  if (e.video.sampling.fps > 0) j["fps"] = e.video.sampling.fps;
+  j["min_frames"] = e.video.sampling.min_frames;
+  j["max_frames"] = e.video.sampling.max_frames;
+  return j.dump(2) + "\n";
+}
+
 std::string published_description(const Config& c, const std::vector<std::string>& modules, const std::string& origin,
                                   const std::string& dtype) {
   std::string text = files::read((fs::path(origin) / "config.json").string(), kMaxCompanion);

@@ -25,6 +25,8 @@ models::HfPlace own_place(const Config& config, const std::vector<std::string>& 
                           const std::string& parameter);
 /// preprocessor_config.json of a tower that was not imported.
 std::string preparation_of(const EncoderConfig& encoder);
+/// video_preprocessor_config.json of one that takes videos.
+std::string video_preparation_of(const EncoderConfig& encoder);
 /// The published config.json of a folder, with the layer whose rows leave as `modules` were trained, and with another
 /// dtype where `dtype` is not empty. Warns of what the file cannot say.
 std::string published_description(const Config& config, const std::vector<std::string>& modules,
