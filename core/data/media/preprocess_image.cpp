@@ -193,10 +193,10 @@ void ImageProcessor::patches(const Image& image, std::span<float> out, std::stri
 
 void ImageProcessor::frame_patches(const Image& picture, int frame, std::span<float> out) {
   const PatchGrid grid = options_.grid({picture.width, picture.height});
-  MMT_CHECK(frame >= 0 && frame < options_.frames &&
-                static_cast<std::int64_t>(out.size()) == grid.count() * options_.cols(),
-            "frame {} of {}: {} elements for {} rows of {}", frame, options_.frames, out.size(), grid.count(),
-            options_.cols());
+  MMT_CHECK(
+      frame >= 0 && frame < options_.frames && static_cast<std::int64_t>(out.size()) == grid.count() * options_.cols(),
+      "frame {} of {}: {} elements for {} rows of {}", frame, options_.frames, out.size(), grid.count(),
+      options_.cols());
   write_patches(picture, 0, 0, grid, out.data() + std::ptrdiff_t{frame} * options_.patch * options_.patch);
 }
 
