@@ -11,6 +11,9 @@ endif()
 
 function(mmt_target_options target)
   target_compile_options(${target} PRIVATE ${MMTRAIN_WARNINGS} -fno-math-errno -fno-trapping-math)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU) # its collector of garbage takes a tenth of the time; half a GiB more a compiler
+    target_compile_options(${target} PRIVATE "SHELL:--param ggc-min-heapsize=524288")
+  endif()
   if(MMTRAIN_SANITIZE)
     string(REPLACE ";" "," sanitizers "${MMTRAIN_SANITIZE}")
     target_compile_options(${target} PRIVATE -fsanitize=${sanitizers} -fno-omit-frame-pointer -fno-sanitize-recover=all)
