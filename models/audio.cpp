@@ -69,7 +69,7 @@ Tensor AudioStem::frames(Ctx& ctx, const Saved& saved) const {
 Tensor AudioStem::columns(Ctx& ctx, const Tensor& x, int stride) const {
   const std::int64_t rows = stride == 1 ? ctx.rows->size.source : used_rows(*ctx.rows);
   const Tensor c = ctx.scratch->take(x.dtype, {rows, x.cols() * kConvTaps});
-  ops::im2col(ctx.stream, c, x, ctx.rows->source_spans, stride);
+  ops::im2col(ctx.stream, c, x, stride == 1 ? ctx.rows->source_spans : ctx.rows->halved_spans, stride);
   return c;
 }
 
@@ -77,8 +77,9 @@ Tensor AudioStem::columns(Ctx& ctx, const Tensor& x, int stride) const {
 void AudioStem::check_items(const run::Rows& rows) const {
   std::int64_t source = 0, row = 0;
   for (const plan::ItemPlan& item : rows.plan->items) {
+    const std::int64_t frames = item.source.count;
     MMT_CHECK(item.source.first == source && item.rows.first == row &&
-                  item.rows.count == ops::conv_output_rows(item.source.count, 2),
+                  (item.rows.count == ops::conv_output_rows(frames, 2) || 2 * item.rows.count + 1 == frames),
               "{}: frames [{}, +{}) have rows [{}, +{})", plan_.name, item.source.first, item.source.count,
               item.rows.first, item.rows.count);
     source += item.source.count;
@@ -136,7 +137,7 @@ void AudioStem::backward_input(Ctx& ctx, const Tensor& d_out, std::span<const Te
     const ArenaScope inner(*ctx.scratch);
     const Tensor d_columns = ctx.scratch->take(d_out.dtype, {used, hidden_ * kConvTaps});
     conv2_.backward_input(ctx, saved, d_columns, d2);
-    ops::col2im(ctx.stream, d_pre1, d_columns, ctx.rows->source_spans, 2);
+    ops::col2im(ctx.stream, d_pre1, d_columns, ctx.rows->halved_spans, 2);
   }
   ops::activation_backward(ctx.stream, d_pre1, d_pre1, saved[pre1_], kGelu);
   conv1_.backward_input(ctx, saved, {}, d_pre1);

@@ -14,7 +14,9 @@ struct AudioStemOptions {
 };
 
 /// Rows::source holds mel frames, clips packed without gaps; Rows::source_spans their spans. conv1 (kernel 3, stride 1)
-/// keeps the frames, conv2 (kernel 3, stride 2) halves them (odd counts round up): an item's rows. No input port.
+/// keeps the frames, conv2 (kernel 3, stride 2) halves them (odd counts round up): an item's rows. An item may have
+/// one frame more than two a row: where its clip ends and padding goes on, its last row sees that frame through conv1.
+/// No input port.
 class AudioStem final : public run::Unit {
  public:
   AudioStem(const UnitPlanner::Setting& setting, const AudioStemOptions& options);

@@ -46,7 +46,7 @@ struct LayerNames {
 LayerNames layer_names(const EncoderSpec& s) {
   LayerNames n{"encoder.layers.",  "layer_norm1",        "layer_norm2", "self_attn.q_proj", "self_attn.k_proj",
                "self_attn.v_proj", "self_attn.out_proj", "mlp.fc1",     "mlp.fc2"};
-  if (s.kind == "whisper") {
+  if (s.modality == "audio") {
     n.prefix = "layers.";
     n.norm1 = "self_attn_layer_norm";
     n.norm2 = "final_layer_norm";
@@ -181,7 +181,8 @@ run::Stage build_encoder(const EncoderSpec& s, std::int64_t llm_hidden, UnitPlan
                                                                              .hidden = s.hidden,
                                                                              .norm = norm,
                                                                              .epsilon = s.norm_epsilon,
-                                                                             .merge = std::int64_t{s.merge} * s.merge},
+                                                                             .merge = std::int64_t{s.merge} * s.merge,
+                                                                             .pool = s.pool},
                                                           chain.needs_grad())));
   if (s.projector.kind == "none") return stage;
 

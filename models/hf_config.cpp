@@ -191,13 +191,24 @@ EncoderSpec read_tower(const HfJson& j, const TowerFamily& family) {
   return s;
 }
 
-EncoderSpec read_whisper(const HfJson& j) {
-  EncoderSpec s = encoder_preset("whisper");
-  s.hidden = j.count("d_model", 384);
-  s.intermediate = j.count("encoder_ffn_dim", 1536);
-  s.layers = layers_of(j, "encoder_layers", 4);
-  s.heads = j.number("encoder_attention_heads", 6);
-  s.mels = j.number("num_mel_bins", 80);
+/// Encoders of sound have one set of keys.
+struct SoundFamily {
+  const char *model_type, *kind;
+  std::int64_t hidden, intermediate;
+  int layers, heads, mels;
+};
+constexpr SoundFamily kSounds[] = {
+    {"whisper", "whisper", 384, 1536, 4, 6, 80},
+    {"qwen2_audio_encoder", "qwen2_audio", 1280, 5120, 32, 20, 128},
+};
+
+EncoderSpec read_sound_tower(const HfJson& j, const SoundFamily& family) {
+  EncoderSpec s = encoder_preset(family.kind);
+  s.hidden = j.count("d_model", family.hidden);
+  s.intermediate = j.count("encoder_ffn_dim", family.intermediate);
+  s.layers = layers_of(j, "encoder_layers", family.layers);
+  s.heads = j.number("encoder_attention_heads", family.heads);
+  s.mels = j.number("num_mel_bins", family.mels);
   s.max_positions = j.number("max_source_positions", 1500);
   s.activation = activation_of(j, "activation_function", "gelu");
   return s;
@@ -213,10 +224,10 @@ void tie_if_either(const HfJson& j, LlmSpec& s) {
   if (j.has("tie_word_embeddings")) s.tie_embeddings = j.flag("tie_word_embeddings", false) || s.tie_embeddings;
 }
 
-/// The LLM under `text_config`: of the type that stands there, else llama.
-LlmSpec read_text_config(const HfJson& j) {
+/// The LLM under `text_config`: of the type that stands there, else `fallback`.
+LlmSpec read_text_config(const HfJson& j, const char* fallback) {
   const HfJson text = j.object("text_config");
-  const std::string type = text.text("model_type", "llama");
+  const std::string type = text.text("model_type", fallback);
   const LlmFamily* family = family_of(kLlms, type);
   if (family == nullptr) text.refuse("model_type", fmt::format("\"{}\" is not supported as the LLM of a model", type));
   LlmSpec s = read_llm(text, *family);
@@ -225,7 +236,7 @@ LlmSpec read_text_config(const HfJson& j) {
 }
 
 void read_llava(const HfJson& j, HfConfig& c) {
-  c.llm = read_text_config(j);
+  c.llm = read_text_config(j, "llama");
   const HfJson vision = j.object("vision_config");
   const std::string type = vision.text("model_type", "clip_vision_model");
   const TowerFamily* family = family_of(kTowers, type);
@@ -259,6 +270,17 @@ void read_llava_next(const HfJson& j, HfConfig& c) {
   if (s.pinpoints.empty()) j.refuse("image_grid_pinpoints", "is empty");
   if (s.select == "full" && s.class_token)
     j.refuse("vision_feature_select_strategy", "\"full\" leaves no room for the class rows of tiles");
+}
+
+void read_qwen2_audio(const HfJson& j, HfConfig& c) {
+  c.llm = read_text_config(j, "qwen2");
+  const HfJson audio = j.object("audio_config");
+  const SoundFamily& family = *family_of(kSounds, "qwen2_audio_encoder");
+  const std::string type = audio.text("model_type", family.model_type);
+  if (type != family.model_type)
+    audio.refuse("model_type", fmt::format("\"{}\" is not supported as the tower of a qwen2_audio", type));
+  c.encoder = read_sound_tower(audio, family);
+  c.has_projector = true;
 }
 
 EncoderSpec read_qwen2_vl_tower(const HfJson& vision) {
@@ -304,6 +326,10 @@ std::string memory_prefix(const HfConfig& c, HfPart part) {
     return llava ? "model.multi_modal_projector." : "model.visual.merger.";
   }
   if (c.model_type == "qwen2_vl_vision") return part == HfPart::projector ? "merger." : "";
+  if (c.model_type == "qwen2_audio") {
+    if (part == HfPart::llm) return "model.language_model.";
+    return part == HfPart::audio ? "model.audio_tower." : "model.multi_modal_projector.";
+  }
   if (c.model_type == "clip" || c.model_type == "siglip") return "vision_model.";
   if (c.model_type != "whisper" || c.architecture == "WhisperEncoder") return "";
   return c.architecture == "WhisperForConditionalGeneration" ? "model.encoder." : "encoder.";
@@ -313,7 +339,8 @@ std::vector<std::string> hf_model_types() {
   std::vector<std::string> types;
   for (const LlmFamily& f : kLlms) types.emplace_back(f.model_type);
   for (const TowerFamily& f : kTowers) types.emplace_back(f.model_type);
-  for (const char* type : {"clip", "siglip", "whisper", "llava", "llava_next", "qwen2_vl", "qwen2_vl_vision"})
+  for (const SoundFamily& f : kSounds) types.emplace_back(f.model_type);
+  for (const char* type : {"clip", "siglip", "llava", "llava_next", "qwen2_vl", "qwen2_vl_vision", "qwen2_audio"})
     types.emplace_back(type);
   return types;
 }
@@ -335,8 +362,8 @@ HfConfig parse_hf_config(std::string_view json, const std::string& path) {
     c.encoder = read_tower(j, *tower);
   } else if (c.model_type == "clip" || c.model_type == "siglip") {
     c.encoder = read_tower(j.object("vision_config"), kTowers[c.model_type == "clip" ? 0 : 1]);
-  } else if (c.model_type == "whisper") {
-    c.encoder = read_whisper(j);
+  } else if (const SoundFamily* sound = family_of(kSounds, c.model_type)) {
+    c.encoder = read_sound_tower(j, *sound);
   } else if (c.model_type == "llava") {
     read_llava(j, c);
   } else if (c.model_type == "llava_next") {
@@ -346,6 +373,8 @@ HfConfig parse_hf_config(std::string_view json, const std::string& path) {
   } else if (c.model_type == "qwen2_vl_vision") {
     c.encoder = read_qwen2_vl_tower(j);
     c.has_projector = true;
+  } else if (c.model_type == "qwen2_audio") {
+    read_qwen2_audio(j, c);
   } else {
     j.refuse("model_type", fmt::format("\"{}\" is not one of {}", c.model_type, fmt::join(hf_model_types(), ", ")));
   }

@@ -1,8 +1,8 @@
 // What the config.json of a published model (Hugging Face) says about modules of ours: the spellings of transformers 4
 // and 5, and per `model_type` the values that a file may leave out.
 //
-// Whole models hold a tower, a projector and an LLM (llava); others are one of them (llama, clip_vision_model,
-// whisper).
+// Whole models hold a tower, a projector and an LLM (llava, qwen2_audio); others are one of them (llama,
+// clip_vision_model, whisper).
 #pragma once
 
 #include "models/hf_names.h"

@@ -165,14 +165,15 @@ std::string hf_config_of(const EncoderSpec& s, std::int64_t llm_hidden, const st
     return j.dump(2) + "\n";
   }
   if (s.modality == "audio") {
-    if (!s.post_norm || s.key_bias || s.norm_epsilon != 1e-5)
-      refuse(s.name, s.kind, "with these parts (post_norm, key_bias, norm_epsilon)");
+    if (!s.post_norm || s.key_bias || s.norm_epsilon != 1e-5 || s.pool != encoder_preset(s.kind).pool)
+      refuse(s.name, s.kind, "with these parts (post_norm, key_bias, norm_epsilon, pool)");
   } else if (!s.key_bias) {
     refuse(s.name, s.kind, "without key biases");
   }
   if (s.modality == "audio") {
-    const Json j = {{"architectures", {"WhisperEncoder"}},
-                    {"model_type", "whisper"},
+    const bool whisper = s.kind == "whisper";
+    const Json j = {{"architectures", {whisper ? "WhisperEncoder" : "Qwen2AudioEncoder"}},
+                    {"model_type", whisper ? "whisper" : "qwen2_audio_encoder"},
                     {"dtype", dtype},
                     {"d_model", s.hidden},
                     {"encoder_ffn_dim", s.intermediate},

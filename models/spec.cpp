@@ -73,7 +73,7 @@ std::string_view name_of(Activation activation) {
   return "";
 }
 
-std::vector<std::string> encoder_kinds() { return {"clip", "siglip", "qwen2_vl", "whisper"}; }
+std::vector<std::string> encoder_kinds() { return {"clip", "siglip", "qwen2_vl", "whisper", "qwen2_audio"}; }
 std::vector<std::string> llm_kinds() { return {"llama", "qwen2", "qwen3", "mistral", "gpt2"}; }
 
 EncoderSpec encoder_preset(const std::string& kind) {
@@ -100,12 +100,17 @@ EncoderSpec encoder_preset(const std::string& kind) {
     s.frames = 2;
     s.rope_theta = 10000;
     s.projector.kind = "merger";
-  } else if (kind == "whisper") {
+  } else if (kind == "whisper" || kind == "qwen2_audio") {
     s.modality = "audio";
     s.activation = "gelu";
     s.key_bias = false;
     s.post_norm = true;
     s.select = "full";
+    if (kind == "qwen2_audio") {
+      s.mels = 128;
+      s.pool = 2;
+      s.projector.kind = "linear";
+    }
   } else {
     unknown_kind(kind, encoder_kinds());
   }
@@ -236,6 +241,9 @@ std::vector<SpecProblem> validate(const EncoderSpec& s) {
   if (s.modality == "audio") {
     check.positive("mels", s.mels);
     check.positive("max_positions", s.max_positions);
+    constexpr int kMostPooled = 16;
+    if (s.pool < 1 || s.pool > kMostPooled)
+      check.add("pool", fmt::format("{} given, must be between 1 and {}", s.pool, kMostPooled));
     if (s.hidden % 2 != 0) check.add("hidden", fmt::format("{} is odd: sinusoids need pairs", s.hidden));
   } else {
     check.positive("patch", s.patch);

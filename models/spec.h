@@ -37,7 +37,7 @@ struct ProjectorSpec {
 struct EncoderSpec {
   std::string name;      ///< of the module
   std::string modality;  ///< image | audio
-  std::string kind;      ///< clip | siglip | qwen2_vl | whisper
+  std::string kind;      ///< clip | siglip | qwen2_vl | whisper | qwen2_audio
   std::int64_t hidden = 0;
   std::int64_t intermediate = 0;  ///< 0 = 4 * hidden
   int layers = 0;
@@ -64,6 +64,7 @@ struct EncoderSpec {
   int mels = 80;
   int max_positions = 1500;  ///< rows of the longest window
   bool train_positions = false;
+  int pool = 1;  ///< so many rows leave as their mean, before the last norm
   // both
   bool key_bias = true;
   /// Which hidden state leaves, as in transformers: 0 the embedding's, -1 the last block's, -2 the one before it.

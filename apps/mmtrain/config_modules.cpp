@@ -303,6 +303,7 @@ void read_audio_encoder(Reader& r, EncoderConfig& e) {
   models::EncoderSpec& s = e.spec;
   data::AudioRowRule& rows = e.audio.rows;
   const bool published = !e.init.hf.empty();
+  if (s.kind == "qwen2_audio") rows.window = data::AudioWindow::mask;
   read_derived(r, "mels", s.mels, published);
   if (s.mels < 8 || s.mels > 256) r.problem("mels", fmt::format("{} is not between 8 and 256", s.mels));
   r.optional("window", as_choice(rows.window, {{"full", data::AudioWindow::full},
@@ -315,8 +316,16 @@ void read_audio_encoder(Reader& r, EncoderConfig& e) {
   if (s.max_positions < 1 || s.max_positions > 100000)
     r.problem("max_positions", fmt::format("{} is not between 1 and 100000", s.max_positions));
   r.optional("train_positions", s.train_positions);
+  r.optional("pool", s.pool, config::between(1, 16));
   e.audio.num_mel_bins = s.mels;
   rows.max_frames = std::int64_t{2} * s.max_positions;
+  rows.pool = s.pool;
+  if (!published) return;
+  try {
+    data::check_audio_preprocessor_of(e.init.hf, e.audio);
+  } catch (const ConfigError& error) {
+    r.problem("init", error.what());
+  }
 }
 
 /// The legal kinds of a modality.
@@ -328,7 +337,7 @@ bool read_kind(Reader& r, bool image, std::string& kind, bool published) {
     return read(as_choice(
         kind,
         {{"clip", std::string("clip")}, {"siglip", std::string("siglip")}, {"qwen2_vl", std::string("qwen2_vl")}}));
-  return read(as_choice(kind, {{"whisper", std::string("whisper")}}, {"qwen2_audio"}));
+  return read(as_choice(kind, {{"whisper", std::string("whisper")}, {"qwen2_audio", std::string("qwen2_audio")}}));
 }
 
 void read_encoder(Reader& r, const std::string& name, EncoderConfig& e) {
@@ -377,6 +386,7 @@ void read_encoder(Reader& r, const std::string& name, EncoderConfig& e) {
     keep_published(r, "patch_bias", s.patch_bias, own.patch_bias);
     keep_published(r, "pre_norm", s.pre_norm, own.pre_norm);
     keep_published(r, "rope_theta", s.rope_theta, own.rope_theta);
+    keep_published(r, "pool", s.pool, own.pool);
   }
   read_training(r, e.trainable, e.lora, image ? models::HfPart::vision : models::HfPart::audio);
   if (published && published->has_projector) e.projector_init.hf = e.init.hf;

@@ -23,10 +23,10 @@ data::ChatTemplate make_chat(const Config& c, const data::Tokenizer& tokenizer) 
 }
 
 data::EncoderInput encoder_input(const Config& c, const EncoderConfig& e) {
-  // Rows inside an encoder by row that leaves: two frames, the patches of a square, all tiles where one tile's rows
-  // leave (with its class row). An address has 20 bits for them.
-  const std::int64_t inside =
-      std::max({std::int64_t{2}, std::int64_t{e.spec.merge} * e.spec.merge, 2 * models::most_tiles(e.spec)});
+  // Rows inside an encoder by row that leaves: two frames, the patches of a square, what is averaged and a rest, all
+  // tiles where one tile's rows leave (with its class row). An address has 20 bits for them.
+  const std::int64_t inside = std::max({std::int64_t{2}, std::int64_t{e.spec.merge} * e.spec.merge,
+                                        std::int64_t{e.spec.pool} + 1, 2 * models::most_tiles(e.spec)});
   const auto cap = static_cast<std::int32_t>(std::min(inside * c.train.tokens_per_microbatch, std::int64_t{1} << 20));
   if (e.spec.modality == "audio") return data::audio_input(e.spec.name, c.data.audio, e.audio, cap);
   const auto select = e.spec.select == "full" ? data::VisionSelect::full : data::VisionSelect::patches;

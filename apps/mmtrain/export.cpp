@@ -297,8 +297,10 @@ class Exporter {
     });
     files::write_atomic((fs::path(target.folder) / name).string(), text);
     for (const EncoderConfig& e : c_.encoders) {
-      if (!has(target, e.spec.name) || e.spec.modality != "image") continue;
-      files::write_atomic((fs::path(target.folder) / "preprocessor_config.json").string(), preparation_of(e));
+      if (!has(target, e.spec.name)) continue;
+      const std::string preparation = preparation_of(e);
+      if (!preparation.empty())
+        files::write_atomic((fs::path(target.folder) / "preprocessor_config.json").string(), preparation);
       if (takes_videos(e))
         files::write_atomic((fs::path(target.folder) / "video_preprocessor_config.json").string(),
                             video_preparation_of(e));

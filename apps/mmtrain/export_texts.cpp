@@ -124,7 +124,31 @@ models::HfPlace own_place(const Config& c, const std::vector<std::string>& modul
   return models::qwen2_vl_place(part, parameter, modules.back() == c.llm.spec.name);
 }
 
+namespace {
+
+/// Of windows that Whisper's extractor has: whole seconds. Clips of their own length have no counterpart.
+std::string sound_preparation_of(const EncoderConfig& e) {
+  const data::AudioProcessing& o = e.audio;
+  const std::int64_t samples = o.rows.window_samples();
+  if (o.rows.window == data::AudioWindow::none || samples % o.rate != 0) return "";
+  const nlohmann::ordered_json j = {{"feature_extractor_type", "WhisperFeatureExtractor"},
+                                    {"feature_size", o.num_mel_bins},
+                                    {"sampling_rate", o.rate},
+                                    {"hop_length", o.rows.hop},
+                                    {"n_fft", o.fft},
+                                    {"chunk_length", samples / o.rate},
+                                    {"n_samples", samples},
+                                    {"nb_max_frames", o.rows.max_frames},
+                                    {"padding_side", "right"},
+                                    {"padding_value", 0.0},
+                                    {"return_attention_mask", o.rows.window == data::AudioWindow::mask}};
+  return j.dump(2) + "\n";
+}
+
+}  // namespace
+
 std::string preparation_of(const EncoderConfig& e) {
+  if (e.spec.modality == "audio") return sound_preparation_of(e);
   const data::ImageProcessing& o = e.image;
   const bool dynamic = o.fit == data::ImageFit::dynamic, tiles = o.fit == data::ImageFit::tiles;
   const bool crop = o.fit == data::ImageFit::crop || tiles;

@@ -23,7 +23,7 @@ std::pair<std::string, std::string> own_description(const Config& config, const 
 /// Where the folder of these modules holds a parameter of one of them.
 models::HfPlace own_place(const Config& config, const std::vector<std::string>& modules, const std::string& module,
                           const std::string& parameter);
-/// preprocessor_config.json of a tower that was not imported.
+/// preprocessor_config.json of a tower that was not imported; empty: transformers has none like it.
 std::string preparation_of(const EncoderConfig& encoder);
 /// video_preprocessor_config.json of one that takes videos.
 std::string video_preparation_of(const EncoderConfig& encoder);

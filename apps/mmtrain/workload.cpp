@@ -29,6 +29,7 @@ plan::EncoderRows encoder_rows_of(const EncoderConfig& e) {
   return {.name = e.spec.name,
           .leading_rows = drops_class ? 1 : 0,
           .merge = e.spec.merge,
+          .pool = e.spec.pool,
           .grid = e.spec.rope_theta > 0,
           .tile_side = models::tile_side(e.spec)};
 }

@@ -158,7 +158,7 @@ void check_item(const ItemMeta& item, const EncoderRows& rows) {
   MMT_CHECK(item.valid_rows <= item.inner_rows, "{}: {} of {} inner rows are valid", rows.name, item.valid_rows,
             item.inner_rows);
   if (rows.tile_side == 0) {
-    MMT_CHECK(rows.leading_rows + item.rows * rows.merged() <= item.inner_rows,
+    MMT_CHECK(rows.leading_rows + item.rows * rows.inner_per_row() <= item.inner_rows,
               "{}: an item of {} inner rows lets {} rows leave", rows.name, item.inner_rows, item.rows);
     return;
   }
@@ -177,7 +177,7 @@ void check_item(const ItemMeta& item, const EncoderRows& rows) {
 void push_out_rows(RowsPlan& p, const ItemMeta& item, const EncoderRows& rows) {
   const auto put = [&](std::int64_t inner) { p.out_rows.push_back(static_cast<std::int32_t>(p.size.rows + inner)); };
   if (rows.tile_side == 0) {
-    for (std::int64_t r = 0; r < item.rows; ++r) put(rows.leading_rows + r * rows.merged());
+    for (std::int64_t r = 0; r < item.rows; ++r) put(rows.leading_rows + r * rows.inner_per_row());
     return;
   }
   const TileGrid& t = item.tiles;

@@ -55,6 +55,7 @@ struct EncoderRows {
   std::int64_t leading_rows = 0;  ///< inner rows of an item in front of those that leave (a class token)
   /// A row that leaves is made of merge x merge inner ones, which stand one after the other (row by row of the square).
   int merge = 1;
+  int pool = 1;  ///< a row that leaves is the mean of so many inner ones; what does not fill one at an item's end goes
   /// The inner rows are patches of a grid: their positions are (row, column), and those of a frame see each other
   /// alone.
   bool grid = false;
@@ -63,6 +64,7 @@ struct EncoderRows {
   std::int64_t tile_rows() const { return leading_rows + tile_side * tile_side; }
   int num_positions() const { return grid ? 2 : 1; }
   std::int64_t merged() const { return std::int64_t{merge} * merge; }
+  std::int64_t inner_per_row() const { return merged() * pool; }
 };
 
 /// What an LLM's blocks look like.

@@ -48,7 +48,7 @@ std::int64_t RowsCapacity::bytes() const {
       static_cast<std::size_t>(num_masks) * (2 * bytes_for(DType::u64, s.rows, 1) + bytes_for(DType::i32, s.rows, 1));
   sum += 3 * bytes_for(DType::i32, s.supervised, 1) + 2 * bytes_for(master, s.supervised, 1) +
          2 * bytes_for(DType::i32, s.out, 1) + bytes_for(DType::i64, s.rows, 2) + bytes_for(DType::i64, s.out, 2);
-  sum += bytes_for(master, s.source, source_cols) + bytes_for(DType::i32, items, 2);
+  sum += bytes_for(master, s.source, source_cols) + 2 * bytes_for(DType::i32, items, 2);
   sum += 2 * bytes_for(master, s.rows, rotary_pairs);
   for (const std::int64_t rows : port_rows) sum += bytes_for(DType::i32, rows, 1);
   return static_cast<std::int64_t>(sum);
@@ -106,11 +106,16 @@ void RowsMemory::reset(const plan::RowsPlan& plan, std::span<const int> port_edg
     std::memset(rows_.source.data, 0, static_cast<std::size_t>(rows_.source.bytes()));
   }
   if (!plan.items.empty() || capacity_.items > 0) {
-    rows_.source_spans = arena_.take(DType::i32, {static_cast<std::int64_t>(plan.items.size()), 2});
-    for (std::size_t i = 0; i < plan.items.size(); ++i) {
-      std::int32_t* span = rows_.source_spans.row<std::int32_t>(static_cast<std::int64_t>(i));
-      span[0] = static_cast<std::int32_t>(plan.items[i].source.first);
-      span[1] = static_cast<std::int32_t>(plan.items[i].source.count);
+    const auto items = static_cast<std::int64_t>(plan.items.size());
+    rows_.source_spans = arena_.take(DType::i32, {items, 2});
+    rows_.halved_spans = arena_.take(DType::i32, {items, 2});
+    for (std::int64_t i = 0; i < items; ++i) {
+      const plan::ItemPlan& item = plan.items[static_cast<std::size_t>(i)];
+      std::int32_t* const span = rows_.source_spans.row<std::int32_t>(i);
+      std::int32_t* const halved = rows_.halved_spans.row<std::int32_t>(i);
+      span[0] = halved[0] = static_cast<std::int32_t>(item.source.first);
+      span[1] = static_cast<std::int32_t>(item.source.count);
+      halved[1] = static_cast<std::int32_t>(std::min(item.source.count, 2 * item.rows.count));
     }
   }
   from_port_.assign(static_cast<std::size_t>(size.rows), 0);

@@ -286,6 +286,8 @@ struct Rows {
   Tensor weights;       ///< master dtype (supervised): loss weights of the labels; 0 for a sample that failed to load
   Tensor source;        ///< master dtype (source, cols): patches or mel frames, encoder blocks
   Tensor source_spans;  ///< i32 (items, 2): first and count of each item's source rows
+  /// The same of those that a convolution of stride 2 to the item's rows reads: 2 x rows of them at most.
+  Tensor halved_spans;
   Tensor out_rows;      ///< i32 (out): which rows leave; -1: a row of zeros, which the projector makes a newline
   Tensor newline_rows;  ///< i32: these rows, by their number among those that leave
   /// i64 (rows, 2) and (out, 2): the global sample of each row and the row's number in it, -1 for padding: what draws

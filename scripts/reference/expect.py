@@ -34,6 +34,8 @@ MODULES = {  # by case: what the YAML file says
     "llama3": {"llm": "llama3"}, "mistral": {"llm": "mistral"}, "qwen2": {"llm": "qwen2"}, "qwen3": {"llm": "qwen3"},
     "llava_clip": {"whole": "llava_clip"}, "llava_siglip": {"whole": "llava_siglip"},
     "llava_next": {"whole": "llava_next"}, "qwen2_vl": {"whole": "qwen2_vl"}, "qwen2_vl_video": {"whole": "qwen2_vl"},
+    "qwen2_audio": {"whole": "qwen2_audio"},
+    "composed_audio": {"ears": "qwen2_audio_tower", "llm": "llama3", "ears.projector": "projector_ears"},
     "composed": {"eyes": "siglip", "ears": "whisper", "llm": "qwen3", "eyes.projector": "projector_eyes",
                  "ears.projector": "projector_ears"},
 }
@@ -52,13 +54,22 @@ class Reference:
         load = lambda kind, name: kind.from_pretrained(os.path.join(folder, name), dtype=dtype,
                                                        attn_implementation="eager").train()
         self.parameters = {}
-        if "whole" in self.modules:
+        of = lambda name: hf.AutoConfig.from_pretrained(os.path.join(folder, self.modules[name])).model_type
+        whole = of("whole") if "whole" in self.modules else ""
+        self.qwen2_vl, self.qwen2_audio = whole == "qwen2_vl", whole == "qwen2_audio"
+        if self.qwen2_audio:
+            self.whole = load(hf.Qwen2AudioForConditionalGeneration, self.modules["whole"])
+            self.listen(self.modules["whole"])
+            self.whole.model.audio_tower.embed_positions.requires_grad_(False)
+            for name, p in self.whole.named_parameters():
+                self.parameters[self.our_name(name).replace("eyes", "ears", 1)] = p
+            return
+        if whole:
             self.whole = load(hf.AutoModelForImageTextToText, self.modules["whole"])
             self.processor = hf.AutoImageProcessor.from_pretrained(os.path.join(folder, self.modules["whole"]),
                                                                    backend="pil")
             for name, p in self.whole.named_parameters():
                 self.parameters[self.our_name(name)] = p
-            self.qwen2_vl = self.whole.config.model_type == "qwen2_vl"
             return
         self.llm = load(hf.AutoModelForCausalLM, self.modules["llm"])
         self.add("llm", self.llm)
@@ -68,8 +79,12 @@ class Reference:
                                                                    backend="pil")
             self.add("eyes", self.eyes)
         if "ears" in self.modules:
-            whole = load(hf.WhisperModel, self.modules["ears"])
-            self.ears = whole.encoder
+            self.pools = of("ears") == "qwen2_audio_encoder"
+            if self.pools:
+                self.ears = load(hf.Qwen2AudioEncoder, self.modules["ears"])
+                self.listen(self.modules["ears"])
+            else:
+                self.ears = load(hf.WhisperModel, self.modules["ears"]).encoder
             self.ears.embed_positions.requires_grad_(False)  # sinusoids: frozen in Whisper and here
             self.add("ears", self.ears)
         for name in ("eyes.projector", "ears.projector"):
@@ -87,6 +102,8 @@ class Reference:
             return "eyes/" + name[len("model.vision_tower."):].removeprefix("vision_model.")
         if name == "model.image_newline":
             return "eyes.projector/image_newline"
+        if name.startswith("model.audio_tower."):
+            return "eyes/" + name[len("model.audio_tower."):]
         if name.startswith("model.multi_modal_projector."):
             return "eyes.projector/" + name[len("model.multi_modal_projector."):]
         if name.startswith("model.visual.merger."):
@@ -144,9 +161,34 @@ class Reference:
         levels = (theirs["pixel_values_videos"] - rows).abs().max().item() * 255 * max(self.processor.image_std)
         assert levels < 1.1, levels
 
-    def frames(self, path):
+    def listen(self, name):
+        self.extractor = hf.AutoFeatureExtractor.from_pretrained(os.path.join(self.folder, name))
+
+    @staticmethod
+    def samples(path):
         with wave.open(path) as f:
-            samples = np.frombuffer(f.readframes(f.getnframes()), "<i2").astype(np.float32) / 32768
+            return np.frombuffer(f.readframes(f.getnframes()), "<i2").astype(np.float32) / 32768
+
+    def windows(self, paths):
+        """The clips, cut into windows, as Qwen2-Audio's processor has them."""
+        size = self.extractor.n_samples
+        clips = [s[at:at + size] for s in map(self.samples, paths) for at in range(0, len(s), size)]
+        out = self.extractor(clips, sampling_rate=16000, padding="max_length", return_attention_mask=True,
+                             return_tensors="pt")
+        return {"input_features": out["input_features"].to(self.dtype), "feature_attention_mask": out["attention_mask"]}
+
+    def pooled(self, paths):
+        """Rows of Qwen2-Audio's encoder alone, masked by hand."""
+        media, rows = self.windows(paths), []
+        for features, mask in zip(media["input_features"], media["feature_attention_mask"]):
+            keys = (int(mask.sum()) - 1) // 2 + 1
+            seen = torch.full((1, 1, 1, features.shape[1] // 2), torch.finfo(self.dtype).min, dtype=self.dtype)
+            seen[..., :keys] = 0
+            rows.append(self.ears(features[None], attention_mask=seen).last_hidden_state[0, :(keys - 2) // 2 + 1])
+        return torch.cat(rows)
+
+    def frames(self, path):
+        samples = self.samples(path)
         extractor = hf.WhisperFeatureExtractor(feature_size=80, chunk_length=1)
         return extractor(samples, sampling_rate=16000, return_tensors="pt")["input_features"].to(self.dtype)
 
@@ -163,7 +205,11 @@ class Reference:
         if "whole" in self.modules and self.whole.config.model_type == "llava_next":
             return self.tiled_logits(record, ids)
         picture = record.get("image") and os.path.join(self.folder, record["image"])
-        sound = record.get("audio") and os.path.join(self.folder, record["audio"])
+        sounds = record.get("audio", [])
+        sounds = [os.path.join(self.folder, s) for s in ([sounds] if isinstance(sounds, str) else sounds)]
+        if self.qwen2_audio:
+            media = self.windows(sounds) if sounds else {}
+            return self.whole(input_ids=ids, attention_mask=torch.ones_like(ids), **media).logits[0]
         if "whole" in self.modules:
             if self.qwen2_vl:
                 with Image.open(picture or os.path.join(self.folder, "picture0.png")) as image:
@@ -180,8 +226,9 @@ class Reference:
         if picture:
             rows = self.project("eyes.projector", self.eyes(self.pixels(picture)).last_hidden_state[0])
             x = torch.cat([x[0][ids[0] != 261], rows])[self.places(ids[0] == 261)][None]
-        if sound:
-            rows = self.project("ears.projector", self.ears(self.frames(sound)).last_hidden_state[0])
+        if sounds:
+            heard = self.pooled(sounds) if self.pools else self.ears(self.frames(sounds[0])).last_hidden_state[0]
+            rows = self.project("ears.projector", heard)
             x = torch.cat([x[0][ids[0] != 263], rows])[self.places(ids[0] == 263)][None]
         return self.llm(inputs_embeds=x).logits[0]
 
@@ -260,7 +307,7 @@ def after_training(args, case, records, samples):
         checkpoint = f"{folder}/run/checkpoints/step_00000003"
         trained = {}
         for module in ("eyes", "ears", "llm"):
-            if module in modules or ("whole" in modules and module != "ears"):
+            if module in modules or ("whole" in modules and module != ("eyes" if case == "qwen2_audio" else "ears")):
                 trained[f"modules.{module}.init.checkpoint"] = checkpoint
         with_checkpoint = dump(args.binary, path, "fp32", trained)
         exported = {m: os.path.join(folder, "out", "" if len(modules) == 1 else m) for m in modules}
@@ -349,7 +396,8 @@ def main():
         path = os.path.join(args.folder, case + ".yaml")
         ours = dump(args.binary, path, "fp32")
         data = {"composed": "media", "llava_next": "tiles", "llava_clip": "pictures", "llava_siglip": "pictures",
-                "qwen2_vl": "pictures", "qwen2_vl_video": "videos"}.get(case, "text")
+                "qwen2_vl": "pictures", "qwen2_vl_video": "videos", "qwen2_audio": "sounds",
+                "composed_audio": "sounds"}.get(case, "text")
         with open(os.path.join(args.folder, data + ".json"), encoding="utf-8") as f:
             records = json.load(f)
         theirs = Reference(args.folder, MODULES[case], torch.float32).run(records, ours["samples"])

@@ -100,8 +100,24 @@ def whisper():
         max_target_positions=16, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, dropout=0.0))
 
 
+SOUND = dict(d_model=32, encoder_layers=2, encoder_attention_heads=2, encoder_ffn_dim=48, num_mel_bins=128,
+             max_source_positions=50)
+
+
+def qwen2_audio():
+    text = hf.Qwen2Config(**TEXT, num_key_value_heads=1)
+    return hf.Qwen2AudioForConditionalGeneration(hf.Qwen2AudioConfig(
+        audio_config=hf.Qwen2AudioEncoderConfig(**SOUND), text_config=text,
+        audio_token_index=256 + SPECIAL.index("<|AUDIO|>")))
+
+
+def qwen2_audio_tower():
+    return hf.Qwen2AudioEncoder(hf.Qwen2AudioEncoderConfig(**dict(SOUND, encoder_layers=1)))
+
+
 CASES = {"llama3": llama3, "mistral": mistral, "qwen2": qwen2, "qwen3": qwen3, "llava_clip": llava_clip,
-         "llava_siglip": llava_siglip, "llava_next": llava_next, "qwen2_vl": qwen2_vl, "siglip": siglip, "whisper": whisper}
+         "llava_siglip": llava_siglip, "llava_next": llava_next, "qwen2_vl": qwen2_vl, "siglip": siglip, "whisper": whisper,
+         "qwen2_audio": qwen2_audio, "qwen2_audio_tower": qwen2_audio_tower}
 
 
 def fill(model):
@@ -161,8 +177,9 @@ def write_media(folder):
         y, x = np.mgrid[0:height, 0:width]
         channels = [127 + 100 * np.sin(x / (5.0 + i) + c) * np.cos(y / (9.0 - c)) for c in range(3)]
         Image.fromarray(np.stack(channels, -1).astype(np.uint8)).save(os.path.join(folder, f"picture{i}.png"))
-    for i, seconds in enumerate([0.5, 0.8]):
-        t = np.arange(int(16000 * seconds)) / 16000
+    # Of a window of one second: frames even and odd, rows even and odd, one row that leaves, all of it, and more.
+    for i, samples in enumerate([8000, 12800, 4881, 530, 16000, 20000]):
+        t = np.arange(samples) / 16000
         samples = (8000 * np.sin(2 * np.pi * (300 + 200 * i) * t) * np.exp(-t)).astype("<i2")
         with wave.open(os.path.join(folder, f"sound{i}.wav"), "wb") as f:
             f.setnchannels(1)
@@ -215,7 +232,13 @@ def write_data(folder):
               {"id": "both", "image": "picture2.png", "videos": ["film8.webp", "film4.gif"],
                "conversations": talk("<video> then <image> and <video>", "Eight, one and four.")},
               pictures[1]]
-    for name, records in {"videos": videos, "text": text, "tiles": tiles, "pictures": text[:1] + pictures,
+    hear = lambda place, files, question, answer: {"id": f"h{place}", "audio": files,
+                                                   "conversations": talk(question, answer)}
+    heard = [hear(0, "sound0.wav", "<audio>\nHow high?", "300"),
+             hear(1, ["sound2.wav", "sound3.wav"], "<audio>and<audio>\nWhich is shorter?", "The second."),
+             hear(2, "sound4.wav", "How long? <audio>", "A second."), hear(3, "sound5.wav", "<audio>Longer?", "Yes."),
+             hear(4, "sound1.wav", "<audio>", "500")]
+    for name, records in {"sounds": text[:1] + heard, "videos": videos, "text": text, "tiles": tiles, "pictures": text[:1] + pictures,
                           "media": text[:1] + pictures[1:] + sounds}.items():
         with open(os.path.join(folder, name + ".json"), "w", encoding="utf-8") as f:
             json.dump(records, f, indent=1)
@@ -238,12 +261,16 @@ data:
 def write_configs(folder):
     configs = {}
     for case in CASES:
-        if case in ("siglip", "whisper"):
+        if case in ("siglip", "whisper", "qwen2_audio_tower"):
             continue
         modules = f"  llm: {{role: llm, init: {{hf: {case}}}}}\n"
         whole = case.startswith("llava") or case == "qwen2_vl"
         if whole:
             modules = f"  eyes: {{role: encoder, init: {{hf: {case}}}}}\n" + modules
+        if case == "qwen2_audio":
+            modules = f"  ears: {{role: encoder, init: {{hf: {case}}}}}\n" + modules
+            configs[case] = CONFIG.format(modules=modules, samples=6, data="sounds")
+            continue
         tiles = case == "llava_next"
         configs[case] = CONFIG.format(modules=modules, samples=5 if tiles else 4 if whole else 2,
                                       data="tiles" if tiles else "pictures" if whole else "text")
@@ -254,6 +281,9 @@ def write_configs(folder):
         modules="  eyes: {role: encoder, init: {hf: siglip}, post_norm: true, projector: {init: {hf: projector_eyes}}}\n"
                 "  ears: {role: encoder, init: {hf: whisper}, projector: {kind: linear, init: {hf: projector_ears}}}\n"
                 "  llm: {role: llm, init: {hf: qwen3}}\n", samples=5, data="media")
+    configs["composed_audio"] = CONFIG.format(
+        modules="  ears: {role: encoder, init: {hf: qwen2_audio_tower}, projector: {init: {hf: projector_ears}}}\n"
+                "  llm: {role: llm, init: {hf: llama3}}\n", samples=6, data="sounds")
     for case, text in configs.items():
         with open(os.path.join(folder, case + ".yaml"), "w", encoding="utf-8") as f:
             f.write(text)
@@ -304,6 +334,8 @@ def main():
                 json.dump({"video_processor_type": "Qwen2VLVideoProcessor", "fps": 2, "min_frames": 4, "max_frames": 768,
                            "size": {"shortest_edge": 28 * 28 * 2, "longest_edge": 28 * 28 * 4}}, f, indent=2)
                 f.write("\n")
+        if case.startswith("qwen2_audio"):
+            hf.WhisperFeatureExtractor(feature_size=128, chunk_length=1, return_attention_mask=True).save_pretrained(path)
         if case == "llava_clip":
             rename(path, hub_names)
         if case in ("mistral", "qwen2"):

@@ -128,3 +128,35 @@ TEST_CASE("a preprocessor with steps that are not made here is refused") {
   CHECK_THAT(message(R"({"crop_size": 224, "size": {"longest_edge": 3}})"), Catch::Contains("size: expected"));
   CHECK_THAT(message(R"({"size": {"height": -1, "width": 2}})"), Catch::Contains("size: expected"));
 }
+
+TEST_CASE("the preprocessor of a tower of sound is the one that is made") {
+  AudioProcessing made;
+  made.num_mel_bins = 128;
+  const auto check = [&](const std::string& json) {
+    check_audio_preprocessor(json, "m/preprocessor_config.json", made);
+  };
+  const auto message = [&](const std::string& json) { return message_of<ConfigError>([&] { check(json); }); };
+  // Qwen2-Audio's, and as transformers 5 keeps it.
+  const std::string file = R"({"chunk_length": 30, "feature_extractor_type": "WhisperFeatureExtractor",
+    "feature_size": 128, "hop_length": 160, "n_fft": 400, "n_samples": 480000, "nb_max_frames": 3000,
+    "padding_side": "right", "padding_value": 0.0, "processor_class": "Qwen2AudioProcessor",
+    "return_attention_mask": true, "sampling_rate": 16000})";
+  CHECK_NOTHROW(check(file));
+  CHECK_NOTHROW(check(R"({"processor_class": "Qwen2AudioProcessor", "feature_extractor": )" + file + "}"));
+  CHECK_NOTHROW(check("{}"));
+  CHECK_NOTHROW(check(R"({"dither": null})"));
+  CHECK_THAT(message("{"), Catch::StartsWith("m/preprocessor_config.json:1:"));
+  CHECK_THAT(message("[]"), Catch::Contains("not an object"));
+  CHECK_THAT(message(R"({"feature_size": 80})"), Catch::Contains("feature_size: 80 given, the tower wants 128"));
+  CHECK_THAT(message(R"({"feature_extractor": {"feature_size": 80}})"), Catch::Contains("feature_size: 80 given"));
+  CHECK_THAT(message(R"({"feature_size": "128"})"), Catch::Contains("feature_size: no number given"));
+  CHECK_THAT(message(R"({"sampling_rate": 24000})"), Catch::Contains("sampling_rate"));
+  CHECK_THAT(message(R"({"hop_length": 320})"), Catch::Contains("hop_length"));
+  CHECK_THAT(message(R"({"n_fft": 512})"), Catch::Contains("n_fft"));
+  CHECK_THAT(message(R"({"chunk_length": 8})"), Catch::Contains("chunk_length: 8 given, the tower wants 30"));
+  CHECK_THAT(message(R"({"dither": 0.1})"), Catch::Contains("dither"));
+  CHECK_THAT(message(R"({"padding_value": 1})"), Catch::Contains("padding_value"));
+  CHECK_THAT(message(R"({"padding_side": "left"})"), Catch::Contains("padding_side: only \"right\""));
+  CHECK_THAT(message(R"({"feature_extractor_type": "SeamlessM4TFeatureExtractor"})"),
+             Catch::Contains("WhisperFeatureExtractor"));
+}

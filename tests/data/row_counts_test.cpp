@@ -78,11 +78,14 @@ TEST_CASE("row counts: sound as Qwen2-Audio counts") {
   }
   const std::vector<AudioChunk> chunks = audio_chunks(qwen, 1000);
   REQUIRE(chunks.size() == 1);
-  CHECK(chunks[0].frames == 3000);
+  CHECK(chunks[0].frames == 9);  // row 3 sees conv1's row 7, and that the frames up to 8
   CHECK(chunks[0].valid_frames == 7);
-  CHECK(chunks[0].encoder_rows == 1500);
-  CHECK(chunks[0].valid_rows == 4);
+  CHECK(chunks[0].encoder_rows == 4);
   CHECK(chunks[0].rows == 2);
+  const AudioChunk whole = audio_chunks(qwen, 480000)[0];
+  CHECK(whole.frames == 3000);
+  CHECK(whole.encoder_rows == 1500);
+  CHECK(whole.rows == 750);
 }
 
 TEST_CASE("row counts: a clip on its own") {

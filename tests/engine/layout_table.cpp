@@ -55,21 +55,24 @@ TableModel table_model(const std::string& name) {
   m.config = made_config({64, 48, 4, 4, 2}, kVocabulary);
   m.config.train.tokens_per_microbatch = kBlockRows;
   MediumShape picture, sound;
-  const bool tiles = name == "tiles", sizes = name == "sizes" || tiles;
+  const bool tiles = name == "tiles", sizes = name == "sizes" || tiles, pooled = name == "pooled";
   if (tiles)
     picture = add_eyes_of_tiles(m.config, {64, 48, 4, 4, 4}, 28, {{1, 2, 0, 1}, {1, 1, 0, 0}, {2, 1, 1, 0}});
   else if (sizes)
     picture = add_eyes_of_any_size(m.config, {64, 48, 4, 4, 4}, {{1, 2, 3}, {1, 1, 2}, {2, 2, 1}});
-  else if (name != "audio")
+  else if (name != "audio" && !pooled)
     picture = add_eyes(m.config, {64, 48, 4, 4, 4}, 28);
-  if (name != "vision" && !sizes) sound = add_ears(m.config, {64, 48, 2, 4, 4}, 8, 11);
+  if (pooled)
+    sound = add_ears_that_pool(m.config, {64, 48, 2, 4, 4}, 8, 15);
+  else if (name != "vision" && !sizes)
+    sound = add_ears(m.config, {64, 48, 2, 4, 4}, 8, 11);
   std::vector<MadeSample> samples;
   if (name == "text") {
     samples = {{20, false, 7}, {9, false, 4}, {30, false, 12}, {17, false, 9}, {12, false, 3}, {25, false, 11}};
   } else if (name.starts_with("alternating")) {
     samples = alternating(name.back() - '0');
   } else {
-    const bool eyes = name != "audio", ears = name != "vision" && !sizes;
+    const bool eyes = name != "audio" && !pooled, ears = name != "vision" && !sizes;
     samples = {{20, eyes, 7, false},         {9, false, 4, ears && eyes}, {30, eyes, 12, ears},
                {17, false, 9, ears && eyes}, {12, eyes, 3, ears},         {25, false, 11, false}};
   }
@@ -241,6 +244,8 @@ std::vector<Grid> audio_grids() {
       {"dp 2", {mesh(1, 2, 1)}},
       {"pp 2 zero-bubble", {mesh(1, 1, 2, 0, two)}, "zero-bubble"},
       {"pp 3 1f1b", {mesh(1, 1, 3, 0, three)}},
+      {"pp 2 before the exit", {mesh(1, 1, 2, 0, "ears 0-1 | ears exit-projector, llm 0-3")}},
+      {"pp 3 between exit and projector", {mesh(1, 1, 3, 0, "ears 0-exit | ears projector, llm 0-1 | llm 2-3")}},
       {"dp 2 pp 3 gpipe zero 1", {mesh(1, 2, 3, 0, three)}, "gpipe", 1, true},
       {"tp 2 pp 2", {mesh(2, 1, 2, 0, two)}},
       {"tp 4 dp 2", {mesh(4, 2, 1)}},

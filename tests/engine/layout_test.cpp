@@ -79,6 +79,11 @@ TEST_CASE("layouts equal one rank: audio", "[table]") {
     check("audio", name, audio_grids());
 }
 
+TEST_CASE("layouts equal one rank: clips whose rows leave as means", "[table]") {
+  for (const char* name : {"all", "frozen encoders", "projectors only", "adapters"})
+    check("pooled", name, audio_grids());
+}
+
 TEST_CASE("layouts equal one rank: two encoders, all trainable", "[table]") { check("both", "all", both_grids()); }
 TEST_CASE("layouts equal one rank: two encoders, frozen encoders", "[table]") {
   check("both", "frozen encoders", both_grids());

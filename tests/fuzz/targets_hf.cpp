@@ -39,7 +39,7 @@ const Registration kRegistered({"hf_config",
                                 {"data/pretrained/llama3/config.json", "data/pretrained/mistral/config.json",
                                  "data/pretrained/qwen2/config.json", "data/pretrained/llava_clip/config.json",
                                  "data/pretrained/whisper/config.json", "data/pretrained/siglip/config.json",
-                                 "data/pretrained/llava_next/config.json"},
+                                 "data/pretrained/llava_next/config.json", "data/pretrained/qwen2_audio/config.json"},
                                 {"\"model_type\":",
                                  "\"llama\"",
                                  "\"qwen2\"",
@@ -48,6 +48,8 @@ const Registration kRegistered({"hf_config",
                                  "\"clip\"",
                                  "\"text_config\":",
                                  "\"vision_config\":",
+                                 "\"audio_config\":",
+                                 "\"qwen2_audio\"",
                                  "\"rope_parameters\":",
                                  "\"rope_scaling\":",
                                  "\"rope_theta\":",
@@ -106,5 +108,24 @@ const Registration kRegistered({"image_preprocessor",
                                  "\"image_processor\":", "\"image_grid_pinpoints\":", "\"resample\":", "\"image_std\":",
                                  "null", "true", "false", "{}", "[]", "-1", "0", "1e308", "32769"}});
 }  // namespace image_preprocessor
+
+namespace audio_preprocessor {
+int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  try {
+    data::AudioProcessing made;
+    made.num_mel_bins = 128;
+    made.rows.max_frames = 100;
+    data::check_audio_preprocessor(text_of(data, size), "p.json", made);
+    accepted();
+  } catch (const Error&) {
+  }
+  return 0;
+}
+const Registration kRegistered({"audio_preprocessor",
+                                LLVMFuzzerTestOneInput,
+                                {"data/pretrained/qwen2_audio/preprocessor_config.json"},
+                                {"\"feature_extractor\":", "\"feature_size\":", "\"hop_length\":", "\"chunk_length\":",
+                                 "\"padding_side\":", "\"dither\":", "null", "true", "{}", "[]", "-1", "0", "1e308"}});
+}  // namespace audio_preprocessor
 
 }  // namespace mmt::fuzz

@@ -70,7 +70,7 @@ std::vector<FrozenCase> frozen_cases() {
                     },
                     "the port"});
   }
-  for (const char* kind : {"clip", "siglip", "qwen2_vl", "whisper", "clip tiles"}) {
+  for (const char* kind : {"clip", "siglip", "qwen2_vl", "whisper", "qwen2_audio", "clip tiles"}) {
     EncoderSpec s = tiny_encoder(kind, 3);
     s.train_positions = true;
     const std::string first = s.name + "/" +

@@ -82,6 +82,7 @@ TEST_CASE("gradients of the audio stem over packed clips of odd lengths") {
   EncoderSpec s = tiny_encoder("whisper");
   SECTION("frozen positions") {}
   SECTION("trained positions") { s.train_positions = true; }
+  SECTION("frames behind the clips") { s = tiny_encoder("qwen2_audio"); }
   check(models::build_encoder(s, 32, setting(DType::f64), {0, 1}), encoder_block_data(s));
 }
 
@@ -92,6 +93,15 @@ TEST_CASE("gradients of the exit with and without norm and of both projectors") 
   s.post_norm = GENERATE(false, true);
   s.select = GENERATE("patch", "full");
   INFO(projector << " " << s.post_norm << " " << s.select);
+  check(models::build_encoder(s, 24, setting(DType::f64), {3, -1}), encoder_block_data(s));
+}
+
+TEST_CASE("gradients of the mean of rows that leave with and without norm") {
+  EncoderSpec s = tiny_encoder("qwen2_audio");
+  s.projector.kind = GENERATE("none", "linear");
+  s.post_norm = GENERATE(false, true);
+  s.pool = GENERATE(2, 3);
+  INFO(s.projector.kind << " " << s.post_norm << " " << s.pool);
   check(models::build_encoder(s, 24, setting(DType::f64), {3, -1}), encoder_block_data(s));
 }
 
@@ -112,7 +122,7 @@ TEST_CASE("gradients of the newline behind lines of a picture in tiles") {
 }
 
 TEST_CASE("gradients of whole encoders with projectors") {
-  const std::string kind = GENERATE("clip", "siglip", "qwen2_vl", "whisper", "clip tiles");
+  const std::string kind = GENERATE("clip", "siglip", "qwen2_vl", "whisper", "qwen2_audio", "clip tiles");
   INFO(kind);
   EncoderSpec s = tiny_encoder(kind);
   if (kind == "clip") s.feature_layer = -2;

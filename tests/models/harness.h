@@ -82,8 +82,9 @@ struct BlockData {
   /// An encoder block of pictures in tiles of side x side patches, each with a class row if there is one.
   static BlockData tiles(const std::vector<plan::TileGrid>& pictures, int side, int patch_cols, bool class_token,
                          unsigned seed = 11);
-  /// An encoder block of clips with these numbers of mel frames.
-  static BlockData clips(const std::vector<int>& frames, int mels, unsigned seed = 9);
+  /// An encoder block of clips with these numbers of mel frames. `pool` above 1: means of so many rows leave, and of an
+  /// odd number of frames the last lies behind the clip.
+  static BlockData clips(const std::vector<int>& frames, int mels, int pool = 1, unsigned seed = 9);
 };
 
 struct RunOptions {

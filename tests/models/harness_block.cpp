@@ -149,11 +149,19 @@ BlockData BlockData::tiles(const std::vector<plan::TileGrid>& pictures, int side
   return b;
 }
 
-BlockData BlockData::clips(const std::vector<int>& frames, int mels, unsigned seed) {
+BlockData BlockData::clips(const std::vector<int>& frames, int mels, int pool, unsigned seed) {
   BlockData b;
   b.source_cols = mels;
-  b.plan.masks.resize(1);
-  for (const int n : frames) add_item(b, n, (n + 1) / 2, 0);
+  plan::RowsPlan& p = b.plan;
+  p.masks.resize(1);
+  for (const int n : frames) {
+    add_item(b, n, pool > 1 ? n / 2 : (n + 1) / 2, 0);
+    plan::ItemPlan& item = p.items.back();
+    item.out.count = item.rows.count / pool;
+    p.out_rows.resize(static_cast<std::size_t>(item.out.first));
+    for (std::int64_t r = 0; r < item.out.count; ++r)
+      p.out_rows.push_back(static_cast<std::int32_t>(item.rows.first + r * pool));
+  }
   finish_encoder(b, seed);
   return b;
 }

@@ -255,7 +255,7 @@ TEST_CASE("the original length of rope scaling is the model's where it is not na
 }
 
 TEST_CASE("a written config.json of a tower is read back as the same spec") {
-  EncoderSpec s = encoder_preset(GENERATE("clip", "siglip", "whisper", "qwen2_vl"));
+  EncoderSpec s = encoder_preset(GENERATE("clip", "siglip", "whisper", "qwen2_vl", "qwen2_audio"));
   s.hidden = 64;
   s.layers = 3;
   s.heads = 4;
@@ -273,6 +273,7 @@ TEST_CASE("a written config.json of a tower is read back as the same spec") {
   CHECK(r.image_size == s.image_size);
   CHECK(r.mels == s.mels);
   CHECK(r.max_positions == s.max_positions);
+  CHECK(r.pool == s.pool);
   CHECK(r.merge == s.merge);
   CHECK(r.frames == s.frames);
 }
@@ -349,6 +350,57 @@ TEST_CASE("a Qwen2-VL is read flat and nested") {
              Catch::Contains("vision_config.hidden_size"));
 }
 
+TEST_CASE("a Qwen2-Audio has an audio tower that pools a projector and a Qwen2") {
+  // As the hub has it: most of the LLM's sizes are left open.
+  const std::string text = R"("text_config": {"model_type": "qwen2", "bos_token_id": 151643, "intermediate_size": 11008,
+    "max_position_embeddings": 8192, "rope_theta": 10000, "rms_norm_eps": 1e-05, "sliding_window": 32768,
+    "use_mrope": false, "vocab_size": 156032})";
+  const HfConfig c = parse(R"({"model_type": "qwen2_audio", "architectures": ["Qwen2AudioForConditionalGeneration"],
+    "audio_token_index": 151646, "vocab_size": 156032, "audio_config": {"model_type": "qwen2_audio_encoder",
+    "num_mel_bins": 128, "encoder_layers": 32, "encoder_attention_heads": 20, "encoder_ffn_dim": 5120, "d_model": 1280,
+    "activation_function": "gelu", "scale_embedding": false, "max_source_positions": 1500}, )" +
+                           text + "}");
+  REQUIRE((c.llm.has_value() && c.encoder.has_value()));
+  CHECK(c.has_projector);
+  CHECK(c.llm->kind == "qwen2");
+  CHECK(c.llm->hidden == 4096);
+  CHECK(c.llm->layers == 32);
+  CHECK(c.llm->kv_heads == 32);
+  CHECK(c.llm->vocabulary == 156032);
+  CHECK(c.llm->norm_epsilon == 1e-5);
+  CHECK(c.llm->sliding_window == 0);
+  CHECK_FALSE(c.llm->tie_embeddings);
+  CHECK(noted(c, "text_config.hidden_size 4096"));
+  EncoderSpec e = *c.encoder;
+  CHECK(e.kind == "qwen2_audio");
+  CHECK(e.modality == "audio");
+  CHECK(e.pool == 2);
+  CHECK(e.post_norm);
+  CHECK_FALSE(e.key_bias);
+  CHECK(e.projector.kind == "linear");
+  e.name = "ears";
+  resolve(e, c.llm->hidden);
+  CHECK(validate(e).empty());
+  // An audio_config of a type alone, or none: the sizes of the published tower.
+  for (const char* audio : {R"("audio_config": {"model_type": "qwen2_audio_encoder"})", R"("audio_token_id": 3)"}) {
+    const HfConfig bare = parse(R"({"model_type": "qwen2_audio", )" + std::string(audio) + "}");
+    CHECK(bare.encoder->hidden == 1280);
+    CHECK(bare.encoder->heads == 20);
+    CHECK(bare.encoder->mels == 128);
+    CHECK(bare.llm->kind == "qwen2");
+  }
+  CHECK(parse(R"({"model_type": "qwen2_audio_encoder", "d_model": 64})").encoder->hidden == 64);
+  CHECK_THAT(message_of<ConfigError>(
+                 [] { parse(R"({"model_type": "qwen2_audio", "audio_config": {"model_type": "whisper"}})"); }),
+             Catch::Contains("audio_config.model_type"));
+  CHECK_THAT(
+      message_of<ConfigError>([] { parse(R"({"model_type": "qwen2_audio", "text_config": {"model_type": "bert"}})"); }),
+      Catch::Contains("text_config.model_type"));
+  CHECK_THROWS_WITH(parse(R"({"model_type": "qwen2_audio_encoder", "encoder_layers": 5000})"), Catch::Contains("4096"));
+  e.pool = 4;
+  CHECK_THROWS_WITH(hf_config_of(e, 4096, "float32"), Catch::Contains("pool"));
+}
+
 TEST_CASE("layers are called in memory as the class that loads the folder has them") {
   const auto prefix = [](const std::string& json, HfPart part) { return memory_prefix(parse(json), part); };
   // As named_parameters of transformers 5.24 shows them.
@@ -362,4 +414,8 @@ TEST_CASE("layers are called in memory as the class that loads the folder has th
   CHECK(prefix(R"({"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]})", HfPart::audio) ==
         "model.encoder.");
   CHECK(prefix(R"({"model_type": "whisper", "architectures": ["WhisperEncoder"]})", HfPart::audio).empty());
+  CHECK(prefix(R"({"model_type": "qwen2_audio"})", HfPart::llm) == "model.language_model.");
+  CHECK(prefix(R"({"model_type": "qwen2_audio"})", HfPart::audio) == "model.audio_tower.");
+  CHECK(prefix(R"({"model_type": "qwen2_audio"})", HfPart::projector) == "model.multi_modal_projector.");
+  CHECK(prefix(R"({"model_type": "qwen2_audio_encoder"})", HfPart::audio).empty());
 }

@@ -65,11 +65,18 @@ TEST_CASE("every mistake of a spec is reported with its field") {
   eyes.projector.kind = "none";
   CHECK(fields(models::validate(eyes)) == std::vector<std::string>{"anyres.pinpoints", "anyres.pinpoints",
                                                                    "anyres.pinpoints", "select", "projector.kind"});
+  eyes = tiny_encoder("qwen2_audio");
+  CHECK(models::validate(eyes).empty());
+  eyes.pool = 17;
+  CHECK(fields(models::validate(eyes)) == std::vector<std::string>{"pool"});
+  eyes.pool = 0;
+  CHECK(fields(models::validate(eyes)) == std::vector<std::string>{"pool"});
   eyes = tiny_encoder("whisper");
   eyes.modality = "image";
   CHECK(fields(models::validate(eyes)) == std::vector<std::string>{"kind"});
   CHECK_THROWS_AS(models::llm_preset("bert"), ConfigError);
-  CHECK_THROWS_WITH(models::encoder_preset("vit"), "kind: 'vit' is not one of clip, siglip, qwen2_vl, whisper");
+  CHECK_THROWS_WITH(models::encoder_preset("vit"),
+                    "kind: 'vit' is not one of clip, siglip, qwen2_vl, whisper, qwen2_audio");
   CHECK(fields(models::validate_tp(tiny_llm("qwen3"), 3)) == std::vector<std::string>{"tp"});
   CHECK(models::validate_tp(tiny_llm("qwen3"), 4).empty());  // two key heads, each on two ranks
 }

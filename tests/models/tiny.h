@@ -53,7 +53,7 @@ inline LlmSpec tiny_llm(const std::string& family, int layers = 2) {
 inline EncoderSpec tiny_encoder(const std::string& variant, int layers = 2) {
   const std::string kind = variant == "clip tiles" ? "clip" : variant;
   EncoderSpec s = models::encoder_preset(kind);
-  s.name = kind == "whisper" ? "ears" : "eyes";
+  s.name = s.modality == "audio" ? "ears" : "eyes";
   s.hidden = 32;
   s.layers = layers;
   s.heads = 2;
@@ -82,6 +82,7 @@ inline BlockData llm_block_data(const LlmSpec& s, int num_ports = 0) {
 }
 
 inline BlockData encoder_block_data(const EncoderSpec& s) {
+  if (s.modality == "audio" && s.pool > 1) return BlockData::clips({15, 7, 8}, s.mels, s.pool);
   if (s.modality == "audio") return BlockData::clips({9, 4, 1}, s.mels);
   if (!s.pinpoints.empty())
     return BlockData::tiles({{1, 2, 1, 0}, {2, 1, 0, 0}, {1, 1, 0, 1}}, 3, 3 * s.patch * s.patch, s.class_token);

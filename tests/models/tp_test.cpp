@@ -366,7 +366,7 @@ TEST_CASE("decoders whose rows are shared between layers equal one rank") {
 }
 
 TEST_CASE("encoders whose rows are shared between layers equal one rank") {
-  const std::string kind = GENERATE("clip", "siglip", "qwen2_vl", "whisper", "clip tiles");
+  const std::string kind = GENERATE("clip", "siglip", "qwen2_vl", "whisper", "qwen2_audio", "clip tiles");
   const int tp = GENERATE(2, 4);
   const std::string pattern = GENERATE("", "projector", "s.1.", "embed", "norm", "lora");
   EncoderSpec s = tiny_encoder(kind, 2);

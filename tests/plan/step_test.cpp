@@ -206,6 +206,22 @@ TEST_CASE("an encoder's rows are the items of the block in the order in which th
   }
 }
 
+TEST_CASE("of rows that leave as means the first of each is named, and what fills none stays") {
+  SampleMeta s;
+  s.id = 3;
+  s.items.push_back({.encoder = 0, .source_rows = 11, .inner_rows = 5, .valid_rows = 5, .rows = 2});
+  s.items.push_back({.encoder = 0, .source_rows = 9, .inner_rows = 4, .valid_rows = 4, .rows = 2});
+  s.runs = {{0, 2, 0}, {1, 2, 0}, {-1, 3, 1}};
+  s.rows = 7;
+  s.supervised = 1;
+  const std::int32_t block[] = {0};
+  const RowsPlan p = encoder_rows(std::span(&s, 1), block, 0, {.name = "ears", .pool = 2});
+  REQUIRE(p.size == BlockSize{.rows = 9, .supervised = 0, .source = 20, .out = 4, .tiles = p.size.tiles});
+  REQUIRE(p.out_rows == std::vector<std::int32_t>{0, 2, 5, 7});
+  s.items[1].rows = 3;
+  REQUIRE_THROWS_AS(encoder_rows(std::span(&s, 1), block, 0, {.name = "ears", .pool = 2}), std::logic_error);
+}
+
 TEST_CASE("rows of pictures turn by their place in the picture, and those of a frame see each other alone") {
   SampleMeta s;
   s.id = 3;

@@ -32,7 +32,7 @@ MadeBatch make_batch(const std::vector<MadeSample>& samples, std::int64_t vocabu
         shape.rows = placed.grid[0] * placed.grid[1] * placed.grid[2];
         shape.source = shape.rows * shape.merged;
       }
-      std::int64_t inner = m->rows * m->merged + m->leading;
+      std::int64_t inner = m->rows * m->merged + m->leading + m->rest;
       if (!m->tilings.empty()) {
         const plan::TileGrid& t = placed.tiles = m->tilings[pictures++ % m->tilings.size()];
         const auto side = static_cast<std::int64_t>(std::lround(std::sqrt(static_cast<double>(of->rows))));
@@ -146,6 +146,21 @@ MediumShape add_ears(app::Config& c, const TowerSizes& ears, int mels, std::int6
   e.spec.mels = e.audio.num_mel_bins = mels;
   resolve(e.spec, c.llm.spec.hidden);
   return {.encoder = static_cast<int>(c.encoders.size()) - 1, .source = frames, .cols = mels, .rows = (frames + 1) / 2};
+}
+
+MediumShape add_ears_that_pool(app::Config& c, const TowerSizes& ears, int mels, std::int64_t frames) {
+  app::EncoderConfig& e = add_encoder(c, "qwen2_audio", "ears", ears);
+  e.spec.mels = e.audio.num_mel_bins = mels;
+  e.spec.projector.kind = "mlp2";
+  resolve(e.spec, c.llm.spec.hidden);
+  MediumShape shape;
+  shape.encoder = static_cast<int>(c.encoders.size()) - 1;
+  shape.source = frames;
+  shape.cols = mels;
+  shape.merged = e.spec.pool;
+  shape.rows = frames / 2 / e.spec.pool;
+  shape.rest = frames / 2 % e.spec.pool;
+  return shape;
 }
 
 app::RowCaps caps_of(const app::PlannedStep& step) {

@@ -23,6 +23,7 @@ struct MediumShape {
   std::int64_t cols = 0;     ///< values of a row of it
   std::int64_t rows = 0;     ///< that leave the encoder
   std::int64_t leading = 0;  ///< rows inside it in front of them (a class token)
+  std::int64_t rest = 0;     ///< and behind them, which do not fill one that leaves
   /// Pictures of several sizes, taking turns: frames, height and width of the rows that leave, each of `merged`
   /// patches.
   std::vector<std::array<std::int64_t, 3>> grids{};
@@ -57,6 +58,8 @@ MediumShape add_eyes_of_any_size(app::Config& config, const TowerSizes& eyes,
 MediumShape add_eyes_of_tiles(app::Config& config, const TowerSizes& eyes, std::int64_t image_size,
                               std::vector<plan::TileGrid> tilings);
 MediumShape add_ears(app::Config& config, const TowerSizes& ears, int mels, std::int64_t frames);
+/// `ears`: Qwen2-Audio's tower, for clips that end with the last but one of an odd number of `frames`.
+MediumShape add_ears_that_pool(app::Config& config, const TowerSizes& ears, int mels, std::int64_t frames);
 
 /// Caps of the engine that this step just fits into.
 app::RowCaps caps_of(const app::PlannedStep& step);

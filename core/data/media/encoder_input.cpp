@@ -31,7 +31,7 @@ std::vector<ItemShape> audio_shapes(const AudioProcessing& processing, std::int6
                       narrow(chunk.encoder_rows),
                       narrow(chunk.frames),
                       processing.num_mel_bins,
-                      {narrow(chunk.first_sample), narrow(chunk.valid_frames), narrow(chunk.valid_rows)}});
+                      {narrow(chunk.first_sample), narrow(chunk.valid_frames), narrow(chunk.encoder_rows)}});
   }
   if (shapes.empty()) throw DataError(DataFault::audio_too_short, where, "the clip gives no rows");
   return shapes;
@@ -124,10 +124,12 @@ EncoderInput audio_input(const std::string& module, const AudioOptions& options,
   input.modality = Modality::audio;
   input.max_rows = max_rows;
   const AudioRowRule& rule = processing.rows;
-  input.key = hash_of(fmt::format("audio {} {} {} {} {} {} {} {} {} {} {} {} {}", options.rate, options.min_rate,
-                                  options.max_rate, options.max_seconds, static_cast<int>(rule.window),
-                                  static_cast<int>(rule.over_long), rule.max_frames, rule.hop, rule.pool,
-                                  processing.rate, processing.num_mel_bins, processing.fft, max_rows));
+  std::string all =
+      fmt::format("audio {} {} {} {} {} {} {} {} {} {} {} {} {}", options.rate, options.min_rate, options.max_rate,
+                  options.max_seconds, static_cast<int>(rule.window), static_cast<int>(rule.over_long), rule.max_frames,
+                  rule.hop, rule.pool, processing.rate, processing.num_mel_bins, processing.fft, max_rows);
+  if (rule.window == AudioWindow::mask) all += " needed frames";  // once it was all of the window
+  input.key = hash_of(all);
   input.measure = [options, processing](const MediaSource& source, const std::string& where) {
     const std::string place = in_source(where, source);
     const AudioInfo info =

@@ -113,14 +113,16 @@ void MelSpectrogram::log_mel(std::span<const float> clip, std::int64_t length, s
   const std::size_t num_mels = mel_.filters.size();
   MMT_CHECK(length > 0 && length >= static_cast<std::int64_t>(clip.size()), "clip of {} in a window of {}", clip.size(),
             length);
-  MMT_CHECK(out.size() == static_cast<std::size_t>(num_frames) * num_mels, "{} elements for {} frames of {}",
-            out.size(), num_frames, num_mels);
+  MMT_CHECK(out.size() % num_mels == 0 && out.size() / num_mels <= static_cast<std::size_t>(num_frames),
+            "{} elements for {} frames of {}", out.size(), num_frames, num_mels);
+  const auto written = static_cast<std::int64_t>(out.size() / num_mels);
   constexpr float kFloor = 1e-10F;
   float highest = -std::numeric_limits<float>::infinity();
-  float* row = out.data();
-  for (std::int64_t t = 0; t < num_frames; ++t, row += num_mels) {
+  unwritten_.resize(num_mels);
+  for (std::int64_t t = 0; t < num_frames; ++t) {
+    float* const row = t < written ? out.data() + static_cast<std::size_t>(t) * num_mels : unwritten_.data();
     if (!load_frame(clip, length, t * hop_ - fft_ / 2)) {
-      std::fill(row, row + num_mels, std::log10(kFloor));
+      if (t < written) std::fill(row, row + num_mels, std::log10(kFloor));
       highest = std::max(highest, std::log10(kFloor));
       continue;
     }

@@ -30,7 +30,8 @@ class MelSpectrogram {
 
   /// `clip`, followed by zeros up to `length` samples (>= clip.size()), gives `num_frames` frames: frame t is centred
   /// on sample t * hop; ends are reflected as numpy's `reflect` does, over and over where the clip is shorter than half
-  /// a window. `out`: (num_frames, num_mel_bins), each element written.
+  /// a window. `out`: the first of them or all, (rows, num_mel_bins), each element written; the maximum that bounds
+  /// them from below is that of all.
   void log_mel(std::span<const float> clip, std::int64_t length, std::int64_t num_frames, std::span<float> out);
 
  private:
@@ -43,6 +44,7 @@ class MelSpectrogram {
   std::vector<float> window_;
   std::vector<float> frame_;
   std::vector<float> power_;
+  std::vector<float> unwritten_;  ///< a frame that counts for the maximum alone
   std::unique_ptr<Plan> plan_;
 };
 

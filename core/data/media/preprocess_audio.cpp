@@ -25,11 +25,12 @@ void AudioProcessor::log_mel(std::span<const float> clip, std::span<float> out, 
   MMT_CHECK(static_cast<std::int64_t>(out.size()) == num_frames * options_.num_mel_bins,
             "{} elements for {} frames of {}", out.size(), num_frames, options_.num_mel_bins);
   for (const AudioChunk& chunk : audio_chunks(rule, samples)) {
-    const std::int64_t length = rule.window == AudioWindow::none ? chunk.samples : rule.window_samples();
+    const bool own = rule.window == AudioWindow::none;
+    const std::int64_t length = own ? chunk.samples : rule.window_samples();
     const auto elements = static_cast<std::size_t>(chunk.frames * options_.num_mel_bins);
     state_->mel.log_mel(
         clip.subspan(static_cast<std::size_t>(chunk.first_sample), static_cast<std::size_t>(chunk.samples)), length,
-        chunk.frames, out.first(elements));
+        own ? chunk.frames : rule.max_frames, out.first(elements));
     out = out.subspan(elements);
   }
 }

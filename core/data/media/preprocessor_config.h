@@ -26,4 +26,10 @@ std::optional<VideoProcessing> read_video_preprocessor(const std::string& folder
 VideoProcessing parse_video_preprocessor(std::string_view json, const std::string& path, const ImageProcessing& picture,
                                          const VideoProcessing& base);
 
+/// The same of a published tower of sound. Its file leaves nothing to choose: throws ConfigError naming the file and
+/// the key where it wants other frames than `made` says.
+void check_audio_preprocessor(std::string_view json, const std::string& path, const AudioProcessing& made);
+/// The file of a folder, where there is one that holds such a processor.
+void check_audio_preprocessor_of(const std::string& folder, const AudioProcessing& made);
+
 }  // namespace mmt::data

@@ -69,11 +69,11 @@ AudioChunk make_chunk(const AudioRowRule& rule, std::int64_t first, std::int64_t
   c.first_sample = first;
   c.samples = samples;
   const std::int64_t own = mel_frames(rule.window, samples, rule.hop);
-  c.frames = rule.window == AudioWindow::none ? own : rule.max_frames;
   c.valid_frames = rule.window == AudioWindow::full ? rule.max_frames : own;
-  c.encoder_rows = conv_rows(c.frames);
-  c.valid_rows = conv_rows(c.valid_frames);
-  c.rows = pooled_rows(c.valid_rows, rule.pool);
+  c.encoder_rows = conv_rows(c.valid_frames);
+  c.rows = pooled_rows(c.encoder_rows, rule.pool);
+  // Row r sees frames 2r - 2 to 2r + 2 through the two convolutions: the last one, the clip's end and what lies behind.
+  c.frames = rule.window == AudioWindow::mask ? std::min(2 * c.encoder_rows + 1, rule.max_frames) : c.valid_frames;
   return c;
 }
 

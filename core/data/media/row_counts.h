@@ -53,7 +53,8 @@ PictureSize dynamic_size(const PixelRule& rule, int width, int height, std::stri
 
 /// What the encoder sees of a clip.
 ///   full  always `max_frames` mel frames, zeros behind the clip; all rows count (Whisper)
-///   mask  the same frames, but only the rows of the clip itself count (Qwen2-Audio)
+///   mask  what `full` computes where padding may not be attended to: only the rows of the clip itself count
+///         (Qwen2-Audio); rows behind them change nothing and are not made
 ///   none  the clip's own frames and nothing else (trained from scratch)
 enum class AudioWindow : std::uint8_t { full, mask, none };
 /// What happens to a clip longer than the window: several windows one after the other, only the first, or a DataError.
@@ -72,11 +73,10 @@ struct AudioRowRule {
 struct AudioChunk {
   std::int64_t first_sample = 0;
   std::int64_t samples = 0;
-  std::int64_t frames = 0;        ///< mel frames made and given to the encoder
+  std::int64_t frames = 0;        ///< mel frames made and given to the encoder; mask: those that its rows depend on
   std::int64_t valid_frames = 0;  ///< those that come from the clip; full: all
-  std::int64_t encoder_rows = 0;  ///< rows inside the encoder: after the convolution of stride 2 over `frames`
-  std::int64_t valid_rows = 0;    ///< those that may be attended to: the same of `valid_frames`
-  std::int64_t rows = 0;          ///< rows that leave the encoder: `valid_rows` after pooling
+  std::int64_t encoder_rows = 0;  ///< rows inside the encoder: after the convolution of stride 2 over `valid_frames`
+  std::int64_t rows = 0;          ///< rows that leave the encoder: `encoder_rows` after pooling
 };
 
 /// Mel frames of a clip on its own. `mask`: ceil(samples / hop), of `none`: floor(samples / hop) (a centred transform
