@@ -293,7 +293,7 @@ std::vector<SpecProblem> validate(const LlmSpec& s) {
     check.positive_real("rope_theta", s.rope_theta);
     if (s.max_positions != 0) check.add("max_positions", "learned positions and rotary ones exclude each other");
     if (!s.mrope_section.empty()) {
-      const int sum = std::accumulate(s.mrope_section.begin(), s.mrope_section.end(), 0);
+      const auto sum = std::accumulate(s.mrope_section.begin(), s.mrope_section.end(), std::int64_t{0});
       if (sum != s.head_dim / 2 || s.mrope_section.size() != 3 ||
           std::any_of(s.mrope_section.begin(), s.mrope_section.end(), [](int n) { return n <= 0; }))
         check.add("mrope_section", fmt::format("[{}] must be three positive counts that add up to {}",

@@ -7,7 +7,6 @@
 namespace mmt::app {
 
 using config::as_choice;
-using config::at_least;
 using config::Reader;
 
 namespace {
@@ -64,9 +63,15 @@ void read_dynamic_encoder(Reader& r, EncoderConfig& e) {
   read_derived(r, "patch", s.patch, published);
   read_derived(r, "merge", s.merge, published);
   read_derived(r, "frames", s.frames, published);
-  if (s.patch < 1 || s.patch > 1024) r.problem("patch", fmt::format("{} is not between 1 and 1024", s.patch));
-  if (s.merge < 1 || s.merge > 16) r.problem("merge", fmt::format("{} is not between 1 and 16", s.merge));
-  if (s.frames < 1 || s.frames > 16) r.problem("frames", fmt::format("{} is not between 1 and 16", s.frames));
+  // A value that is refused is not counted with.
+  const auto within = [&](const char* key, int& value, int most) {
+    if (value >= 1 && value <= most) return;
+    r.problem(key, fmt::format("{} is not between 1 and {}", value, most));
+    value = 1;
+  };
+  within("patch", s.patch, 1024);
+  within("merge", s.merge, 16);
+  within("frames", s.frames, 16);
   if (published) {
     e.image.fit = data::ImageFit::dynamic;
     e.image.patch = s.patch;
@@ -145,7 +150,7 @@ void read_image_encoder(Reader& r, EncoderConfig& e) {
   read_anyres(r, e);
   if (image.fit != data::ImageFit::tiles) {
     r.optional("fit", as_choice(image.fit, {{"crop", data::ImageFit::crop}, {"stretch", data::ImageFit::stretch}}));
-    r.optional("resize", image.resize, at_least(0));
+    r.optional("resize", image.resize, config::between(0, kMaxSize));
     r.optional("pad_to_square", image.pad_to_square);
   }
   read_normalisation(r, image);

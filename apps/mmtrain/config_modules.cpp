@@ -119,7 +119,7 @@ void read_projector(Reader& r, EncoderConfig& e) {
                                              {"linear", std::string("linear")},
                                              {"none", std::string("none")},
                                              {"merger", std::string("merger")}}));
-    p.optional("hidden", spec.hidden, at_least(0));
+    p.optional("hidden", spec.hidden, config::between(0, kMaxSize));
     p.optional("bias", spec.bias);
     read_activation(p, spec.activation);
     p.optional("place", as_choice(e.projector_place, {{"auto", ProjectorPlace::automatic},
@@ -173,7 +173,7 @@ void read_encoder(Reader& r, const std::string& name, EncoderConfig& e) {
   read_activation(r, s.activation);
   r.optional("norm_epsilon", s.norm_epsilon, config::above(0));
   r.optional("key_bias", s.key_bias);
-  r.optional("feature_layer", s.feature_layer);
+  r.optional("feature_layer", s.feature_layer, config::between(-kMaxSize, kMaxSize));
   r.optional("post_norm", s.post_norm);
   if (image) {
     read_image_encoder(r, e);
@@ -249,7 +249,7 @@ void read_llm(Reader& r, const std::string& name, LlmConfig& llm) {
     m.required("factor", scaling.factor, at_least(1));
     m.optional("low_freq_factor", scaling.low_freq_factor, config::above(0));
     m.optional("high_freq_factor", scaling.high_freq_factor, config::above(0));
-    m.optional("original_max_position", scaling.original_max_position, at_least(1));
+    m.optional("original_max_position", scaling.original_max_position, config::between(1, kMaxSize));
     m.optional("beta_fast", scaling.beta_fast, config::above(0));
     m.optional("beta_slow", scaling.beta_slow, config::above(0));
     m.optional("truncate", scaling.truncate);
@@ -258,10 +258,10 @@ void read_llm(Reader& r, const std::string& name, LlmConfig& llm) {
     m.optional("mscale_all_dim", scaling.mscale_all_dim, config::above(0));
     s.rope_scaling = scaling;
   });
-  r.optional("mrope_section", s.mrope_section, at_least(1));
-  r.optional("max_positions", s.max_positions, at_least(0));
-  r.optional("sliding_window", s.sliding_window, at_least(0));
-  r.optional("window_from_layer", s.window_from_layer, at_least(0));
+  r.optional("mrope_section", s.mrope_section, config::between(1, kMaxSize));
+  r.optional("max_positions", s.max_positions, config::between(0, kMaxSize));
+  r.optional("sliding_window", s.sliding_window, config::between(0, kMaxSize));
+  r.optional("window_from_layer", s.window_from_layer, config::between(0, kMaxSize));
   r.optional("media_attention", as_choice(llm.bidirectional_media, {{"causal", false}, {"bidirectional", true}}));
   if (given && !own.kind.empty()) {
     keep_published(r, "norm", s.norm, own.norm);

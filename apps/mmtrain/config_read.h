@@ -20,14 +20,18 @@ void check_parallel(config::Document& document, Config& c, int ranks);
 /// `part`: what the module is in a published model.
 void read_training(config::Reader& r, TrainableRule& rule, std::optional<LoraConfig>& lora, models::HfPart part);
 
+/// Of a width, or a count of layers, heads or tokens: what follows from two of them can be counted, and no model comes
+/// near.
+inline constexpr double kMaxSize = 1 << 24;
+
 /// A size that a published model has must be its own where it is written; else it must be written.
 template <class T> void read_size(config::Reader& r, const char* key, T& value, bool published, double min) {
   if (!published) {
-    r.required(key, value, config::at_least(min));
+    r.required(key, value, config::between(min, kMaxSize));
     return;
   }
   const T own = value;  // 0: the model could not be read, which is reported
-  if (r.optional(key, value, config::at_least(min)) && value != own && own != 0) {
+  if (r.optional(key, value, config::between(min, kMaxSize)) && value != own && own != 0) {
     r.problem(key, fmt::format("{} given, but the model that `init` names has {}: leave the key out", value, own));
     value = own;
   }
@@ -46,7 +50,7 @@ template <class T> void read_derived(config::Reader& r, const char* key, T& valu
   if (published)
     read_size(r, key, value, true, 0);
   else
-    r.optional(key, value, config::at_least(0));
+    r.optional(key, value, config::between(0, kMaxSize));
 }
 
 }  // namespace mmt::app
