@@ -2,6 +2,7 @@
 #include "core/data/media/encoder_input.h"
 #include "core/data/sample.h"
 #include "tests/data/media_files.h"
+#include "tests/data/prepared_pictures.h"
 #include "tests/data/text_support.h"
 
 #include <sstream>
@@ -21,18 +22,6 @@ ImageProcessing any_size(int patch, std::int64_t min_pixels, std::int64_t max_pi
   o.merge = o.frames = 2;
   o.pixels = {2 * patch, min_pixels, max_pixels};
   return o;
-}
-
-/// The 8-bit values behind normalised rows, channel by channel as they lie there.
-std::uint64_t hash_of_levels(const std::vector<float>& rows, const ImageProcessing& o) {
-  std::uint64_t h = 0xcbf29ce484222325U;
-  const auto plane = static_cast<std::size_t>(o.cols() / 3);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const std::size_t c = i / plane % 3;
-    const auto level = static_cast<std::uint8_t>(std::lround((double{rows[i]} * o.std[c] + o.mean[c]) * 255));
-    h = (h ^ level) * 0x100000001b3U;
-  }
-  return h;
 }
 
 }  // namespace
@@ -58,14 +47,7 @@ TEST_CASE("pictures of any size become the rows of transformers' processor") {
     std::vector<float> out(static_cast<std::size_t>(patches * o.cols()), std::nanf(""));
     eyes.load(kFiles / name, "s", shapes[0], 0, out);
     CHECK(hash_of_levels(out, o) == hash);
-    double own = 0.0, own_squares = 0.0;
-    for (const float x : out) {
-      own += x;
-      own_squares += double{x} * x;
-    }
-    // At most an ulp (2.4e-7) of every value, which is below 2.7; of its square 2 x 2.7 as much.
-    CHECK(std::abs(own - sum) <= 2.4e-7 * static_cast<double>(out.size()));
-    CHECK(std::abs(own_squares - squares) <= 1.3e-6 * static_cast<double>(out.size()));
+    check_sums(out, sum, squares);
     // Patches row by row of the picture instead of square by square are other rows.
     ImageProcessing plain = o;
     plain.merge = 1;

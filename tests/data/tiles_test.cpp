@@ -2,6 +2,7 @@
 #include "core/data/media/tiles.h"
 #include "core/data/media/encoder_input.h"
 #include "tests/data/media_files.h"
+#include "tests/data/prepared_pictures.h"
 
 #include <catch2/catch.hpp>
 
@@ -35,16 +36,6 @@ ImageProcessing tiled(int side, int patch) {
   o.patch = patch;
   o.pinpoints = pinpoints_of(side);
   return o;
-}
-
-std::uint64_t level_hash(const std::vector<float>& rows, const ImageProcessing& o) {
-  std::uint64_t h = 0xcbf29ce484222325U;
-  const auto plane = static_cast<std::size_t>(o.cols() / 3);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const std::size_t c = i / plane % 3;
-    h = (h ^ static_cast<std::uint8_t>(std::lround((double{rows[i]} * o.std[c] + o.mean[c]) * 255))) * 0x100000001b3U;
-  }
-  return h;
 }
 
 }  // namespace
@@ -105,15 +96,8 @@ TEST_CASE("pictures in tiles become the rows of transformers' processor") {
     CHECK(1 + shape.grid[0] * shape.grid[1] == tiles);
     std::vector<float> out(static_cast<std::size_t>(shape.input_rows * shape.input_cols), std::nanf(""));
     eyes.load(kMedia / name, "s", shape, 0, out);
-    CHECK(level_hash(out, o) == hash);
-    double own = 0.0, own_squares = 0.0;
-    for (const float x : out) {
-      own += x;
-      own_squares += double{x} * x;
-    }
-    // As in dynamic_pictures_test.cpp: an ulp of every value.
-    CHECK(std::abs(own - sum) <= 2.4e-7 * static_cast<double>(out.size()));
-    CHECK(std::abs(own_squares - squares) <= 1.3e-6 * static_cast<double>(out.size()));
+    CHECK(hash_of_levels(out, o) == hash);
+    check_sums(out, sum, squares);
   }
   CHECK(cases >= 20);
 }
