@@ -210,7 +210,6 @@ plan::SampleMeta sample_meta(const data::IndexEntry& entry, std::int64_t id, con
     m.encoder = item.encoder;
     m.source_rows = s.input_rows;
     m.inner_rows = s.inner_rows;
-    m.valid_rows = sound ? s.grid[2] : s.inner_rows;
     m.rows = s.rows;
     if (input.tiles) {
       m.tiles = {.rows = s.grid[0],

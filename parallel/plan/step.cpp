@@ -132,20 +132,16 @@ void push_inner_rows(RowsPlan& p, MaskWords& words, const ItemMeta& item, std::i
   }
   if (!rows.grid) {
     for (std::int64_t r = 0; r < item.inner_rows; ++r) {
-      if (r < item.valid_rows) {
-        words.push(id, id, 0, 0, static_cast<std::int32_t>(r));
-      } else {
-        words.push_padding(1);
-      }
+      words.push(id, id, 0, 0, static_cast<std::int32_t>(r));
       p.positions.push_back(static_cast<std::int32_t>(r));
     }
     return;
   }
   const auto [frames, height, width] = item.grid;
   const std::int64_t square = rows.merged();
-  MMT_CHECK(item.is_grid() && frames * height * width * square == item.inner_rows && item.valid_rows == item.inner_rows,
-            "{}: an item of {} inner rows, {} valid, is {} x {} x {} squares of {}", rows.name, item.inner_rows,
-            item.valid_rows, frames, height, width, square);
+  MMT_CHECK(item.is_grid() && frames * height * width * square == item.inner_rows,
+            "{}: an item of {} inner rows is {} x {} x {} squares of {}", rows.name, item.inner_rows, frames, height,
+            width, square);
   for (std::int64_t r = 0; r < item.inner_rows; ++r) {
     const std::int64_t of_all = r / square, in_frame = of_all % (height * width), in_square = r % square;
     words.push(id, 1 + of_all / (height * width), 0, 0, static_cast<std::int32_t>(r));
@@ -155,8 +151,6 @@ void push_inner_rows(RowsPlan& p, MaskWords& words, const ItemMeta& item, std::i
 }
 
 void check_item(const ItemMeta& item, const EncoderRows& rows) {
-  MMT_CHECK(item.valid_rows <= item.inner_rows, "{}: {} of {} inner rows are valid", rows.name, item.valid_rows,
-            item.inner_rows);
   if (rows.tile_side == 0) {
     MMT_CHECK(rows.leading_rows + item.rows * rows.inner_per_row() <= item.inner_rows,
               "{}: an item of {} inner rows lets {} rows leave", rows.name, item.inner_rows, item.rows);
@@ -166,7 +160,7 @@ void check_item(const ItemMeta& item, const EncoderRows& rows) {
   const std::int64_t height = t.rows * rows.tile_side - 2 * t.trim_rows,
                      width = t.cols * rows.tile_side - 2 * t.trim_cols;
   MMT_CHECK(t.rows > 0 && t.cols > 0 && t.trim_rows >= 0 && t.trim_cols >= 0 && height >= 0 && width >= 0 &&
-                item.inner_rows == t.count() * rows.tile_rows() && item.valid_rows == item.inner_rows &&
+                item.inner_rows == t.count() * rows.tile_rows() &&
                 item.source_rows == t.count() * rows.tile_side * rows.tile_side &&
                 item.rows == rows.tile_side * rows.tile_side + height * (width + 1) && rows.merge == 1,
             "{}: an item of {} inner rows in {} x {} tiles without {} and {} lets {} rows leave", rows.name,

@@ -26,7 +26,6 @@ struct ItemMeta {
   std::int32_t encoder = 0;
   std::int64_t source_rows = 0;  ///< of the loader's media
   std::int64_t inner_rows = 0;   ///< rows inside the encoder
-  std::int64_t valid_rows = 0;   ///< of these, the first ones, that may be attended to
   std::int64_t rows = 0;         ///< that leave it
   /// Frames, height and width of the rows that leave, where these are a grid in this order; zeros: they are a sequence.
   std::array<std::int64_t, 3> grid{};

@@ -136,7 +136,7 @@ BlockData BlockData::tiles(const std::vector<plan::TileGrid>& pictures, int side
   for (const plan::TileGrid& t : pictures) {
     plan::ItemMeta& item = sample.items.emplace_back();
     item.source_rows = t.count() * side * side;
-    item.inner_rows = item.valid_rows = t.count() * rows.tile_rows();
+    item.inner_rows = t.count() * rows.tile_rows();
     item.rows = side * side + (t.rows * side - 2 * t.trim_rows) * (t.cols * side - 2 * t.trim_cols + 1);
     item.tiles = t;
     sample.runs.push_back({static_cast<std::int32_t>(sample.items.size()) - 1, item.rows, 0});

@@ -125,12 +125,8 @@ TEST_CASE("a decoder with pictures and three positions a row equals transformers
   plan::SampleMeta s;
   const auto picture = [&](std::int64_t height, std::int64_t width) {
     const std::int64_t rows = height * width;
-    s.items.push_back({.encoder = 0,
-                       .source_rows = 4 * rows,
-                       .inner_rows = 4 * rows,
-                       .valid_rows = 4 * rows,
-                       .rows = rows,
-                       .grid = {1, height, width}});
+    s.items.push_back(
+        {.encoder = 0, .source_rows = 4 * rows, .inner_rows = 4 * rows, .rows = rows, .grid = {1, height, width}});
   };
   picture(2, 3);
   picture(1, 2);

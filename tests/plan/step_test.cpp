@@ -21,7 +21,7 @@ SampleMeta make_sample(std::int64_t id, std::vector<std::pair<std::int32_t, std:
   s.id = id;
   s.runs.push_back({-1, 1, 0});
   for (const auto& [encoder, rows] : items) {
-    s.items.push_back({encoder, rows * 2, rows + 1, rows + 1, rows});
+    s.items.push_back({encoder, rows * 2, rows + 1, rows});
     s.runs.push_back({static_cast<std::int32_t>(s.items.size()) - 1, rows, 0});
   }
   s.runs.push_back({-1, text, supervised});
@@ -209,8 +209,8 @@ TEST_CASE("an encoder's rows are the items of the block in the order in which th
 TEST_CASE("of rows that leave as means the first of each is named, and what fills none stays") {
   SampleMeta s;
   s.id = 3;
-  s.items.push_back({.encoder = 0, .source_rows = 11, .inner_rows = 5, .valid_rows = 5, .rows = 2});
-  s.items.push_back({.encoder = 0, .source_rows = 9, .inner_rows = 4, .valid_rows = 4, .rows = 2});
+  s.items.push_back({.encoder = 0, .source_rows = 11, .inner_rows = 5, .rows = 2});
+  s.items.push_back({.encoder = 0, .source_rows = 9, .inner_rows = 4, .rows = 2});
   s.runs = {{0, 2, 0}, {1, 2, 0}, {-1, 3, 1}};
   s.rows = 7;
   s.supervised = 1;
@@ -225,9 +225,8 @@ TEST_CASE("of rows that leave as means the first of each is named, and what fill
 TEST_CASE("rows of pictures turn by their place in the picture, and those of a frame see each other alone") {
   SampleMeta s;
   s.id = 3;
-  s.items.push_back(
-      {.encoder = 0, .source_rows = 48, .inner_rows = 48, .valid_rows = 48, .rows = 12, .grid = {2, 2, 3}});
-  s.items.push_back({.encoder = 0, .source_rows = 8, .inner_rows = 8, .valid_rows = 8, .rows = 2, .grid = {1, 2, 1}});
+  s.items.push_back({.encoder = 0, .source_rows = 48, .inner_rows = 48, .rows = 12, .grid = {2, 2, 3}});
+  s.items.push_back({.encoder = 0, .source_rows = 8, .inner_rows = 8, .rows = 2, .grid = {1, 2, 1}});
   s.runs = {{0, 12, 0}, {1, 2, 0}, {-1, 3, 1}};
   s.rows = 17;
   s.supervised = 1;
@@ -271,7 +270,6 @@ TEST_CASE("tiles of a picture see themselves alone, and leave as one picture wit
     return ItemMeta{.encoder = 0,
                     .source_rows = 4 * tiles,
                     .inner_rows = 5 * tiles,
-                    .valid_rows = 5 * tiles,
                     .rows = 4 + (2 * tiles_down - 2 * lines) * (2 * tiles_across - 2 * columns + 1),
                     .tiles = {tiles_down, tiles_across, lines, columns}};
   };
@@ -317,10 +315,9 @@ TEST_CASE("tiles of a picture see themselves alone, and leave as one picture wit
 TEST_CASE("text goes on behind a picture at the larger of its height and width, and every sample starts anew") {
   SampleMeta s;
   s.id = 8;
-  s.items.push_back(
-      {.encoder = 0, .source_rows = 24, .inner_rows = 24, .valid_rows = 24, .rows = 6, .grid = {1, 2, 3}});
-  s.items.push_back({.encoder = 1, .source_rows = 4, .inner_rows = 2, .valid_rows = 2, .rows = 2});  // a sound
-  s.items.push_back({.encoder = 0, .source_rows = 8, .inner_rows = 8, .valid_rows = 8, .rows = 2, .grid = {1, 2, 1}});
+  s.items.push_back({.encoder = 0, .source_rows = 24, .inner_rows = 24, .rows = 6, .grid = {1, 2, 3}});
+  s.items.push_back({.encoder = 1, .source_rows = 4, .inner_rows = 2, .rows = 2});  // a sound
+  s.items.push_back({.encoder = 0, .source_rows = 8, .inner_rows = 8, .rows = 2, .grid = {1, 2, 1}});
   s.runs = {{-1, 2, 0}, {0, 6, 0}, {-1, 1, 0}, {1, 2, 0}, {2, 2, 0}, {-1, 2, 1}};
   s.rows = 15;
   s.supervised = 1;
@@ -365,7 +362,7 @@ TEST_CASE("rows of pictures and videos have transformers' positions") {
       sizes >> grid[0];
       if (kind != 't') sizes >> times >> grid[1] >> times >> grid[2];
       const std::int64_t rows = grid[0] * grid[1] * grid[2];
-      if (kind != 't') s.items.push_back({0, 4 * rows, 4 * rows, 4 * rows, rows, grid});
+      if (kind != 't') s.items.push_back({0, 4 * rows, 4 * rows, rows, grid});
       s.runs.push_back({kind == 't' ? -1 : static_cast<std::int32_t>(s.items.size()) - 1, rows, 0});
       s.rows += rows;
     }

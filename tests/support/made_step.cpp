@@ -43,7 +43,7 @@ MadeBatch make_batch(const std::vector<MadeSample>& samples, std::int64_t vocabu
       meta.rows += m->rows;
       placed.encoder = m->encoder;
       placed.source_rows = m->source;
-      placed.inner_rows = placed.valid_rows = inner;
+      placed.inner_rows = inner;
       placed.rows = m->rows;
       meta.runs.push_back({item, m->rows, 0});
       data::LoadedItem media;
