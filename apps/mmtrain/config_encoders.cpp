@@ -11,6 +11,15 @@ using config::Reader;
 
 namespace {
 
+/// What a published folder's files say; what is wrong with them is a mistake of `init`.
+template <class F> void read_published_file(Reader& r, F&& read) {
+  try {
+    read();
+  } catch (const ConfigError& error) {
+    r.problem("init", error.what());
+  }
+}
+
 void read_normalisation(Reader& r, data::ImageProcessing& image) {
   r.optional("resample",
              as_choice(image.resample, {{"bicubic", data::Resample::bicubic}, {"bilinear", data::Resample::bilinear}}));
@@ -22,11 +31,7 @@ void read_normalisation(Reader& r, data::ImageProcessing& image) {
 
 /// As the published folder has it.
 void read_preparation(Reader& r, EncoderConfig& e) {
-  try {
-    e.image = data::read_image_preprocessor(e.init.hf, e.image).value_or(e.image);
-  } catch (const ConfigError& error) {
-    r.problem("init", error.what());
-  }
+  read_published_file(r, [&] { e.image = data::read_image_preprocessor(e.init.hf, e.image).value_or(e.image); });
 }
 
 /// Of videos through a tower whose patches span frames. Limits of pixels are resolved with those of pictures.
@@ -35,11 +40,7 @@ void read_video(Reader& r, EncoderConfig& e) {
   data::VideoProcessing& video = e.video;
   video.pixels.min_pixels = video.pixels.max_pixels = 0;
   if (!e.init.hf.empty()) {
-    try {
-      video = data::read_video_preprocessor(e.init.hf, e.image, video).value_or(video);
-    } catch (const ConfigError& error) {
-      r.problem("init", error.what());
-    }
+    read_published_file(r, [&] { video = data::read_video_preprocessor(e.init.hf, e.image, video).value_or(video); });
   }
   r.section("video", [&](Reader& m) {
     data::FrameSampling& s = video.sampling;
@@ -179,12 +180,7 @@ void read_audio_encoder(Reader& r, EncoderConfig& e) {
   e.audio.num_mel_bins = s.mels;
   rows.max_frames = std::int64_t{2} * s.max_positions;
   rows.pool = s.pool;
-  if (!published) return;
-  try {
-    data::check_audio_preprocessor_of(e.init.hf, e.audio);
-  } catch (const ConfigError& error) {
-    r.problem("init", error.what());
-  }
+  if (published) read_published_file(r, [&] { data::check_audio_preprocessor_of(e.init.hf, e.audio); });
 }
 
 }  // namespace mmt::app

@@ -57,10 +57,6 @@ ItemShape picture_shape(const ImageProcessing& processing, bool class_token, Vis
           {1, narrow(grid.rows), narrow(grid.cols)}};
 }
 
-std::string in_source(const std::string& where, const MediaSource& source) {
-  return fmt::format("{}: {}", where, source.name());
-}
-
 }  // namespace
 
 EncoderInput image_input(const std::string& module, const ImageOptions& options, const ImageProcessing& processing,
@@ -92,7 +88,7 @@ EncoderInput image_input(const std::string& module, const ImageOptions& options,
     return picture_shape(processing, class_token, select, width, height, where);
   };
   input.measure = [options, processing, shape_of](const MediaSource& source, const std::string& where) {
-    const std::string place = in_source(where, source);
+    const std::string place = source.place(where);
     const ImageInfo info = read_picture_header(source, options, place);
     const std::int64_t side = std::max(info.width, info.height);
     if (processing.pad_to_square && side * side > processing.max_canvas_pixels) {
@@ -106,7 +102,7 @@ EncoderInput image_input(const std::string& module, const ImageOptions& options,
   input.load = [options, shape_of, pool](const MediaSource& source, const std::string& where, const ItemShape& planned,
                                          int part, std::span<float> out) {
     MMT_CHECK(part == 0, "part {} of a picture", part);
-    const std::string place = in_source(where, source);
+    const std::string place = source.place(where);
     const Image image = decode_image(source.read(place, kMaxPictureBytes, DataFault::image_too_large), options, place);
     if (shape_of(image.width, image.height, place) != planned) {
       throw DataError(DataFault::corrupt_image, place,
@@ -131,7 +127,7 @@ EncoderInput audio_input(const std::string& module, const AudioOptions& options,
   if (rule.window == AudioWindow::mask) all += " needed frames";  // once it was all of the window
   input.key = hash_of(all);
   input.measure = [options, processing](const MediaSource& source, const std::string& where) {
-    const std::string place = in_source(where, source);
+    const std::string place = source.place(where);
     const AudioInfo info =
         read_audio_info(source.read(place, kMaxSoundBytes, DataFault::audio_too_long), options, place);
     return audio_shapes(processing, info.samples, place);
@@ -139,7 +135,7 @@ EncoderInput audio_input(const std::string& module, const AudioOptions& options,
   auto pool = std::make_shared<ProcessorPool<AudioProcessor, AudioProcessing>>(processing);
   input.load = [options, processing, pool](const MediaSource& source, const std::string& where,
                                            const ItemShape& planned, int part, std::span<float> out) {
-    const std::string place = in_source(where, source);
+    const std::string place = source.place(where);
     const Audio audio = decode_audio(source.read(place, kMaxSoundBytes, DataFault::audio_too_long), options, place);
     const auto samples = static_cast<std::int64_t>(audio.samples.size());
     const auto chunks = audio_chunks(processing.rows, samples);

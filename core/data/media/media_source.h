@@ -55,6 +55,8 @@ class MediaSource {
 
   /// For messages: the file, "shard.tar: member", or the head of a data URI.
   const std::string& name() const { return name_; }
+  /// "set.json: sample 7: a.png": a medium of what `where` names.
+  std::string place(const std::string& where) const { return where + ": " + name_; }
   /// The bytes, or the first `prefix` of them (0: all). Throws DataError(missing_file) when they are not there,
   /// DataError(too_large) when the medium has more than `max_bytes`.
   std::vector<std::byte> read(const std::string& where, std::int64_t max_bytes, DataFault too_large,

@@ -146,10 +146,6 @@ void read_sizes(const Preprocessor& p, ImageProcessing& o) {
   if (p.has("size")) p.box("size", o.height, o.width);
 }
 
-}  // namespace
-
-namespace {
-
 /// The part of the file that speaks of these media, or all of it.
 const nlohmann::json& part_of(const nlohmann::json& root, const char* processor) {
   return root.contains(processor) && root[processor].is_object() ? root[processor] : root;

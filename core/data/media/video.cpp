@@ -9,7 +9,7 @@
 namespace mmt::data {
 
 Video::Video(const MediaSource& source, const VideoOptions& options, const std::string& where)
-    : options_(options), where_(where), place_(fmt::format("{}: {}", where, source.name())) {
+    : options_(options), where_(where), place_(source.place(where)) {
   if (source.is_list())
     open_list(source);
   else
@@ -35,7 +35,7 @@ void Video::open_list(const MediaSource& source) {
   wanted_ = sample_frames(options_.sampling, count, options_.sampling.list_fps, options_.step);
   for (const std::int32_t i : wanted_) {
     const MediaSource& picture = pictures_.emplace_back(all[static_cast<std::size_t>(i)]);
-    const std::string place = fmt::format("{}: {}", where_, picture.name());
+    const std::string place = picture.place(where_);
     const ImageInfo frame = read_picture_header(picture, options_.image, place);
     if (width_ == 0) {
       width_ = frame.width;
@@ -75,7 +75,7 @@ void Video::decode(const std::function<void(const Image&)>& use) const {
   if (animated_) return decode_animation(bytes_, options_.image, options_.limits, wanted_, use, place_);
   if (pictures_.empty()) return use(decode_image(bytes_, options_.image, place_));
   for (const MediaSource& picture : pictures_) {
-    const std::string place = fmt::format("{}: {}", where_, picture.name());
+    const std::string place = picture.place(where_);
     const Image image =
         decode_image(picture.read(place, kMaxPictureBytes, DataFault::image_too_large), options_.image, place);
     check_size(image.width, image.height, place);

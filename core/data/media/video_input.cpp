@@ -60,14 +60,14 @@ void take_videos(EncoderInput& input, const ImageOptions& image, const Animation
     return video_shape(processing, opened.frames(), processing.size_of(opened.width(), opened.height(), place), place);
   };
   input.measure_video = [options, shape_of](const MediaSource& source, const std::string& where) {
-    return std::vector<ItemShape>{shape_of(Video(source, options, where), fmt::format("{}: {}", where, source.name()))};
+    return std::vector<ItemShape>{shape_of(Video(source, options, where), source.place(where))};
   };
   auto pool = std::make_shared<ProcessorPool<ImageProcessor, ImageProcessing>>(picture);
   input.load_video = [options, processing_of, shape_of, pool](const MediaSource& source, const std::string& where,
                                                               const ItemShape& planned, int part,
                                                               std::span<float> out) {
     MMT_CHECK(part == 0, "part {} of a video", part);
-    const std::string place = fmt::format("{}: {}", where, source.name());
+    const std::string place = source.place(where);
     const Video opened(source, options, where);
     if (shape_of(opened, place) != planned) {
       throw DataError(DataFault::frame_size, place,
